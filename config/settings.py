@@ -1,0 +1,95 @@
+"""Every deployment choice, from the environment (``TEAM_*``) or a ``.env`` file. Nothing else reads the environment."""
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+Settlement = Literal["silent", "always", "off"]
+
+
+class Settings(BaseSettings):
+    """Settings of one deployment; every process of it reads the same ones.
+
+    Times are in seconds, sizes in UTF-8 bytes. With nothing set the product runs embedded: SQLite and a Valkey
+    server under ``data_dir``.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="TEAM_", env_file=".env", extra="ignore", frozen=True)
+
+    data_dir: Path = Field(
+        default_factory=lambda: Path.home() / ".local" / "share" / "celery-agent-teams",
+        description="Where the embedded stack keeps its database, broker socket, tokens and logs.",
+    )
+    database_url: str | None = Field(
+        default=None, description="SQLAlchemy URL; default SQLite in data_dir. PostgreSQL: postgresql+psycopg://..."
+    )
+    broker_url: str | None = Field(default=None, description="Redis or Valkey URL; default the embedded server.")
+    key_prefix: str = Field(default="team:", description="Prefix of every Redis key and channel of this deployment.")
+
+    host: str = Field(default="127.0.0.1", description="Address the coordinator listens on.")
+    port: int = Field(default=8765, ge=0, le=65535, description="Port of the coordinator.")
+    coordinator_url: str | None = Field(default=None, description="URL at which workers and the CLI reach it.")
+    operator_token: SecretStr | None = Field(default=None, description="Bearer token of the public API.")
+    worker_token: SecretStr | None = Field(default=None, description="Bearer token of the worker API.")
+
+    workspace_root: Path = Field(
+        default_factory=Path.cwd, description="The shared checkout; every Session's directory lies inside it."
+    )
+    profile_dir: Path | None = Field(default=None, description="More profiles (*.toml), searched before the shipped.")
+    model: str | None = Field(default=None, description="Default model, such as openai-chat:NAME or script:FILE.")
+    model_base_url: str | None = Field(default=None, description="Base URL of an OpenAI-compatible server.")
+    provider_keys_file: Path | None = Field(
+        default=None, description="File with NAME=VALUE lines of provider API keys; a worker reads and forgets it."
+    )
+
+    queues: str = Field(
+        default="turns", description="Comma-separated Celery queues that a worker serves."
+    )
+    slots: int = Field(default=8, ge=1, le=256, description="Turns that one worker process runs at once.")
+    lease_seconds: float = Field(default=15.0, ge=1.0, le=600.0, description="Life of a claim without a heartbeat.")
+    drain_seconds: float = Field(default=30.0, ge=0.0, description="How long SIGTERM lets a worker finish its steps.")
+    poison_losses: int = Field(default=3, ge=1, description="Lost workers without a step after which a turn fails.")
+    dispatch_backoff_seconds: float = Field(default=2.0, gt=0, description="First delay before a turn is sent again.")
+    dispatch_backoff_max_seconds: float = Field(default=60.0, gt=0, description="Longest delay between two sends.")
+    sweep_seconds: float = Field(
+        default=1.0, ge=0, description="Period of the sweep for missed edges and due dispatches; 0 turns it off."
+    )
+
+    max_members: int = Field(default=8, ge=1)
+    max_tasks: int = Field(default=256, ge=1)
+    max_message_bytes: int = Field(default=65_536, ge=256)
+    max_inbox: int = Field(default=64, ge=1)
+    max_steps: int = Field(default=200, ge=1, description="Steps of one turn before it ends max-steps.")
+    output_bytes: int = Field(default=30_000, ge=1_000, description="Tool output that a model sees; the rest spills.")
+    disposal_seconds: float = Field(default=5.0, gt=0)
+    settlement: Settlement = Field(default="silent", description="When a member's ended turn notifies the Lead.")
+    request_timeout_seconds: float = Field(default=600.0, gt=0, description="Bound of one model request.")
+    provider_attempts: int = Field(default=6, ge=1, description="Tries of one model request before the turn fails.")
+
+    @property
+    def queue_names(self) -> tuple[str, ...]:
+        """The queues of this worker, in order."""
+        return tuple(name.strip() for name in self.queues.split(",") if name.strip())
+
+    @property
+    def sql_url(self) -> str:
+        """The database URL, embedded SQLite by default."""
+        return self.database_url or f"sqlite:///{self.data_dir / 'team.db'}"
+
+    @property
+    def url(self) -> str:
+        """Where clients reach the coordinator."""
+        return self.coordinator_url or f"http://{self.host}:{self.port}"
+
+    @property
+    def heartbeat_seconds(self) -> float:
+        return self.lease_seconds / 5
+
+
+@lru_cache(maxsize=1)
+def settings() -> Settings:
+    """The settings of this process, read once."""
+    return Settings()

@@ -1,0 +1,1 @@
+"""The Team log in SQL: tables, the append transaction, projections, export and import."""
