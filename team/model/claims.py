@@ -92,7 +92,8 @@ class BoundaryRequest(Write):
 
 class BoundaryResult(Value):
     """What happens next. ``step``: request the model with the entries added. ``parked`` and ``ended``: the claim is
-    over, drop it."""
+    over, drop it.
+    """
 
     action: Literal["step", "parked", "ended"]
     step: int = 0

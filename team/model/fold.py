@@ -128,8 +128,10 @@ def _member(data: MemberChanged, reader: _Reader) -> Changes:
     if before is None:
         reader.expect(after.phase == "provisioning" or after.provider == "external", "a member starts provisioning")
     else:
-        reader.expect((before.id, before.provider, before.context) == (after.id, after.provider, after.context),
-                      f"the member {after.name} changes its identity")
+        reader.expect(
+            (before.id, before.provider, before.context) == (after.id, after.provider, after.context),
+            f"the member {after.name} changes its identity",
+        )
         reader.expect(before.phase in (after.phase, "provisioning"), f"{after.name} leaves the phase {before.phase}")
     return {key: after}
 
@@ -307,8 +309,10 @@ def _returned(data: ToolReturned, reader: _Reader) -> Changes:
     key: Key = ("call", data.call_id)
     call = reader.get(key, CallSlice)
     reader.expect(call.result_seq is None, f"the call {data.call_id} has a result already")
-    reader.expect((call.turn_id, call.step, call.index) == (data.turn_id, data.step, data.index),
-                  f"the result names another place than its call {data.call_id}")
+    reader.expect(
+        (call.turn_id, call.step, call.index) == (data.turn_id, data.step, data.index),
+        f"the result names another place than its call {data.call_id}",
+    )
     changes: Changes = {key: call.model_copy(update={"outcome": data.outcome, "result_seq": reader.seq})}
     if not reader.seeded:
         turn = reader.open_turn(data.turn_id)

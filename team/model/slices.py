@@ -53,7 +53,8 @@ class InboxSlice(Value):
 
 class TurnSlice(Value):
     """One turn. ``step`` is the newest step's number, 0 before the first; ``answered`` says that it has its
-    assistant message; ``open_calls`` counts calls without a result."""
+    assistant message; ``open_calls`` counts calls without a result.
+    """
 
     turn_id: TurnId
     ordinal: int

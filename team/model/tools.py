@@ -1,7 +1,7 @@
 """Tools as both sides know them: names, parameters, which side runs them."""
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from pydantic import Field
 
@@ -93,14 +93,14 @@ def schema_of(parameters: type[Parameters]) -> dict[str, Any]:
 
     def strip(node: Any, within_properties: bool = False) -> Any:
         if isinstance(node, dict):
-            items: dict[str, Any] = node
+            items = cast("dict[str, Any]", node)
             return {
                 key: strip(value, key == "properties")
                 for key, value in items.items()
                 if within_properties or key != "title"
             }
         if isinstance(node, list):
-            return [strip(item) for item in node]  # pyright: ignore[reportUnknownVariableType] -- JSON is untyped
+            return [strip(item) for item in cast("list[Any]", node)]
         return node
 
     return strip(parameters.model_json_schema())
