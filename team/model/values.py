@@ -9,7 +9,7 @@ from pydantic.alias_generators import to_camel
 
 from team.model.ids import MAX_SAFE_INTEGER
 
-Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 MAX_JSON_DEPTH: Final = 64
 REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
