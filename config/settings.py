@@ -45,7 +45,13 @@ class Settings(BaseSettings):
         default=None, description="File with NAME=VALUE lines of provider API keys; a worker reads and forgets it."
     )
 
+    worker_name: str | None = Field(
+        default=None, description="Name of a worker, unique in its deployment; default its host and process id."
+    )
     queues: str = Field(default="turns", description="Comma-separated Celery queues that a worker serves.")
+    fault_points: str | None = Field(
+        default=None, description="For fault tests: NAME:NTH[,...] kills the worker at the nth passage of a point."
+    )
     slots: int = Field(default=8, ge=1, le=256, description="Turns that one worker process runs at once.")
     lease_seconds: float = Field(default=15.0, ge=1.0, le=600.0, description="Life of a claim without a heartbeat.")
     drain_seconds: float = Field(default=30.0, ge=0.0, description="How long SIGTERM lets a worker finish its steps.")

@@ -1,0 +1,33 @@
+"""What a broker URL may be, and the same server as redis-py names it."""
+
+from urllib.parse import SplitResult, urlsplit, urlunsplit
+
+from team.model.errors import ConfigurationInvalid
+
+_SCHEMES = {"redis": "redis", "rediss": "rediss", "redis+socket": "unix"}
+
+
+def redis_url(broker_url: str | None) -> str:
+    """The URL of the broker's server for redis-py; Celery's ``redis+socket://`` becomes ``unix://``.
+
+    Raises:
+        ConfigurationInvalid: No URL is set, or Celery's Redis transport could not use it.
+    """
+    if not broker_url:
+        raise ConfigurationInvalid("no broker is configured: set TEAM_BROKER_URL, such as redis://127.0.0.1:6379/0")
+    parts = _parts(broker_url)
+    if parts is None:
+        raise ConfigurationInvalid(
+            "TEAM_BROKER_URL is not usable: give redis://HOST:PORT/DB, rediss://... or redis+socket:///PATH"
+        )
+    return urlunsplit(parts._replace(scheme=_SCHEMES[parts.scheme])) if parts.scheme == "redis+socket" else broker_url
+
+
+def _parts(url: str) -> SplitResult | None:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return None
+    place = parts.path if parts.scheme == "redis+socket" else parts.hostname
+    return parts if parts.scheme in _SCHEMES and place else None
