@@ -74,7 +74,6 @@ class Claim(Value):
     history_after: int = 0
     history: tuple[HistoryEntry, ...] = ()
     files: tuple[FileSlice, ...] = ()
-    call_ids: tuple[str, ...] = ()
     local_tools: tuple[str, ...] = ()
     limits: Limits
 

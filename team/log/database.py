@@ -1,0 +1,111 @@
+"""The database: engine, clock, and transactions that retry what a model must never see."""
+
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+from team.model.errors import StoreUnavailable
+
+_R = TypeVar("_R")
+
+RETRIES: Final = 12
+_RETRIED_SQLSTATES: Final = frozenset({"40001", "40P01", "55P03"})
+"""serialization_failure, deadlock_detected, lock_not_available"""
+
+
+class Database:
+    """One database of the log. Safe to share between threads.
+
+    SQLite runs in WAL mode with ``synchronous=FULL``; writes use BEGIN IMMEDIATE and queue on a lock of this process
+    before they queue on the file. PostgreSQL runs READ COMMITTED: each transaction takes row locks first and reads
+    afterwards.
+    """
+
+    def __init__(self, url: str, pool_size: int = 16) -> None:
+        self.url = make_url(url)
+        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        options: dict[str, Any] = {} if self.is_sqlite else {"pool_pre_ping": True, "pool_timeout": 10}
+        if self.is_sqlite:
+            options["connect_args"] = {"timeout": 15.0, "check_same_thread": False}
+        else:
+            options["connect_args"] = {"connect_timeout": 5, "keepalives_idle": 10, "application_name": "team"}
+        self.engine: Engine = create_engine(url, pool_size=pool_size, max_overflow=pool_size, **options)
+        self._writer = threading.Lock()
+        if self.is_sqlite:
+            event.listen(self.engine, "connect", _prepare_sqlite)
+            event.listen(self.engine, "begin", _begin_sqlite)
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+    def now(self, connection: Connection) -> float:
+        """Seconds since 1970 on the database's clock (SQLite's is this machine's)."""
+        if self.is_sqlite:
+            return time.time()
+        return float(connection.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A read-only view of one moment. Raises StoreUnavailable when the database cannot be reached."""
+        try:
+            with self.engine.connect() as connection, connection.begin():
+                yield connection
+        except DBAPIError as error:
+            raise unavailable(error) from error
+
+    def writing(self, body: Callable[[Connection], _R]) -> _R:
+        """Run ``body`` in one write transaction and commit it.
+
+        A serialization failure, a deadlock or a busy database is retried with the whole body, so ``body`` must keep
+        its effects inside the transaction. Raises StoreUnavailable when the database stays away.
+        """
+        for attempt in range(1, RETRIES + 1):
+            committing = False
+            try:
+                with self._writer if self.is_sqlite else nullcontext(), self.engine.connect() as connection:
+                    writer = connection.execution_options(immediate=True)
+                    transaction = writer.begin()
+                    with transaction:
+                        result = body(writer)
+                        committing = True
+                        transaction.commit()
+                    return result
+            except DBAPIError as error:
+                # A connection lost during COMMIT may have committed: only the caller's own key can tell.
+                lost = error.connection_invalidated and not committing
+                if attempt == RETRIES or not (lost or _is_conflict(error)):
+                    raise unavailable(error) from error
+                time.sleep(min(0.5, 0.005 * 2**attempt) * random.random())  # noqa: S311 -- jitter
+        raise AssertionError("unreachable")
+
+
+def unavailable(error: DBAPIError) -> Exception:
+    """A lost or overloaded database as a retryable error; anything else is a defect and stays what it is."""
+    if isinstance(error, OperationalError) or error.connection_invalidated:
+        return StoreUnavailable("The database cannot be reached or is overloaded; the call may be retried.")
+    return error
+
+
+def _is_conflict(error: DBAPIError) -> bool:
+    cause = error.orig
+    if isinstance(cause, sqlite3.OperationalError):
+        return getattr(cause, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    return getattr(cause, "sqlstate", None) in _RETRIED_SQLSTATES
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
+    connection.isolation_level = None
+    for pragma in ("busy_timeout=15000", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    immediate = connection.get_execution_options().get("immediate", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")

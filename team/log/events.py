@@ -1,0 +1,114 @@
+"""Event rows: append and read."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from sqlalchemy import Connection, func, insert, select
+
+from team.log.tables import EventRow, table
+from team.model.errors import LogDamaged
+from team.model.events import VISIBLE, Event, EventData, FileIntended, decode_stored
+from team.model.history import HistoryEntry, entries
+from team.model.ids import SessionId
+from team.model.values import decode_json
+
+_event = table(EventRow)
+
+
+def insert_events(connection: Connection, appended: Sequence[tuple[SessionId, int, str, EventData]]) -> None:
+    if appended:
+        connection.execute(
+            insert(_event),
+            [
+                {
+                    "session_id": session_id,
+                    "seq": seq,
+                    "time": time,
+                    "type": data.event_type,
+                    "visible": data.event_type in VISIBLE,
+                    "data": data.to_json(),
+                }
+                for session_id, seq, time, data in appended
+            ],
+        )
+
+
+def read_event(connection: Connection, session_id: str, seq: int) -> EventData:
+    """One decoded event. Raises LogDamaged when it is missing or unreadable."""
+    query = select(_event.c.type, _event.c.data).where(_event.c.session_id == session_id, _event.c.seq == seq)
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        raise LogDamaged(f"Session {session_id}: event {seq} is missing")
+    return decode_stored(row[0], row[1])
+
+
+def read_events_at(connection: Connection, session_id: str, seqs: Sequence[int]) -> dict[int, EventData]:
+    query = select(_event.c.seq, _event.c.type, _event.c.data).where(
+        _event.c.session_id == session_id, _event.c.seq.in_(seqs)
+    )
+    return {row[0]: decode_stored(row[1], row[2]) for row in connection.execute(query)}
+
+
+def read_events(connection: Connection, session_id: str, after: int = 0, limit: int | None = None) -> list[Event]:
+    """Events after ``after`` in order, their data as plain JSON. Raises LogDamaged that names a bad one."""
+    query = (
+        select(_event.c.seq, _event.c.time, _event.c.type, _event.c.data)
+        .where(_event.c.session_id == session_id, _event.c.seq > after)
+        .order_by(_event.c.seq)
+        .limit(limit)
+    )
+    return [_event_of(session_id, *row) for row in connection.execute(query)]
+
+
+def _event_of(session_id: str, seq: int, time: str, event_type: str, text: str) -> Event:
+    try:
+        return Event.model_validate({"seq": seq, "time": time, "type": event_type, "data": decode_json(text)})
+    except ValueError as error:
+        raise LogDamaged(f"Session {session_id}, event {seq}: {error}") from error
+
+
+def stream_events(connection: Connection, session_id: str) -> Iterator[Event]:
+    """All events of a Session without holding them in memory at once."""
+    after = 0
+    while page := read_events(connection, session_id, after, 1_000):
+        yield from page
+        after = page[-1].seq
+
+
+def read_history(connection: Connection, session_id: str, after: int, compacted_seq: int) -> list[HistoryEntry]:
+    """What a model sees of the log after ``after``; a cold reader starts at the last compaction."""
+    start = after if after else max(0, compacted_seq - 1)
+    query = (
+        select(_event.c.seq, _event.c.type, _event.c.data)
+        .where(_event.c.session_id == session_id, _event.c.visible, _event.c.seq > start)
+        .order_by(_event.c.seq)
+    )
+    decoded = [(row[0], decode_stored(row[1], row[2])) for row in connection.execute(query)]
+    visible = entries(decoded)
+    if start and not after and not any(entry.kind == "header" for entry in visible):
+        visible = [*entries(_last_header(connection, session_id, start)), *visible]
+    return visible
+
+
+def _last_header(connection: Connection, session_id: str, before: int) -> Iterable[tuple[int, EventData]]:
+    query = (
+        select(_event.c.seq, _event.c.type, _event.c.data)
+        .where(_event.c.session_id == session_id, _event.c.type == "request/header", _event.c.seq <= before)
+        .order_by(_event.c.seq.desc())
+        .limit(1)
+    )
+    return [(row[0], decode_stored(row[1], row[2])) for row in connection.execute(query)]
+
+
+def read_intents(connection: Connection, session_id: str, after: int) -> list[FileIntended]:
+    """Intents of replaces logged after ``after``, in order."""
+    query = (
+        select(_event.c.data)
+        .where(_event.c.session_id == session_id, _event.c.type == FileIntended.event_type, _event.c.seq > after)
+        .order_by(_event.c.seq)
+    )
+    return [FileIntended.model_validate_json(data) for data in connection.execute(query).scalars()]
+
+
+def count_events(connection: Connection, session_id: str) -> int:
+    query = select(func.count()).select_from(_event).where(_event.c.session_id == session_id)
+    return connection.execute(query).scalar_one()

@@ -1,0 +1,155 @@
+"""Session and Team rows: lookup, locks, creation."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from team.log.tables import SessionRow, TeamRow, table
+from team.model.errors import SessionExists, SessionNotFound
+from team.model.ids import SessionId, TeamId
+from team.model.slices import HeadSlice
+from team.model.snapshots import SessionHeader
+
+_session = table(SessionRow)
+_team = table(TeamRow)
+_columns = (
+    _session.c.header,
+    _session.c.head,
+    _session.c.guard_turn,
+    _session.c.guard_epoch,
+    _session.c.guard_until,
+)
+
+
+@dataclass(frozen=True)
+class LockedSession:
+    """A Session row: header, head slice, and the guard of an interrupted claim."""
+
+    header: SessionHeader
+    head: HeadSlice
+    guard_turn: str | None
+    guard_epoch: int | None
+    guard_until: float | None
+
+
+def _decode(row: "Row[tuple[str, str, str | None, int | None, float | None]]") -> LockedSession:
+    return LockedSession(
+        SessionHeader.model_validate_json(row[0]), HeadSlice.model_validate_json(row[1]), row[2], row[3], row[4]
+    )
+
+
+def find_session(connection: Connection, session_id: str) -> LockedSession:
+    """Read a Session without a lock. Raises SessionNotFound."""
+    row = connection.execute(select(*_columns).where(_session.c.id == session_id)).one_or_none()
+    if row is None:
+        raise SessionNotFound(f"There is no Session {session_id!r}; `team sessions` lists them.")
+    return _decode(row)
+
+
+def find_sessions(connection: Connection, session_ids: Iterable[str]) -> dict[str, LockedSession]:
+    rows = connection.execute(select(*_columns).where(_session.c.id.in_(list(session_ids)))).all()
+    found = [_decode(row) for row in rows]
+    return {session.header.id: session for session in found}
+
+
+def list_sessions(connection: Connection, *, roots_only: bool = False) -> list[LockedSession]:
+    """All Sessions in order of creation."""
+    query = select(*_columns).order_by(_session.c.created_order, _session.c.depth, _session.c.id)
+    if roots_only:
+        query = query.where(_session.c.depth == 0)
+    return [_decode(row) for row in connection.execute(query)]
+
+
+def tree(connection: Connection, root_id: str) -> list[LockedSession]:
+    """A root and its descendants, parents first."""
+    query = (
+        select(*_columns)
+        .where(_session.c.root_id == root_id)
+        .order_by(_session.c.depth, _session.c.created_order, _session.c.id)
+    )
+    return [_decode(row) for row in connection.execute(query)]
+
+
+def lock_sessions(
+    connection: Connection, session_ids: Iterable[str], *, skip_locked: bool = False
+) -> Sequence[LockedSession]:
+    query = (
+        select(*_columns)
+        .where(_session.c.id.in_(list(session_ids)))
+        .order_by(_session.c.depth, _session.c.id)
+        .with_for_update(skip_locked=skip_locked)
+    )
+    return [_decode(row) for row in connection.execute(query)]
+
+
+def insert_session(connection: Connection, header: SessionHeader, now: float) -> None:
+    """Insert the row of a new Session, and its Team row when it is a root. Raises SessionExists."""
+    try:
+        with connection.begin_nested():
+            connection.execute(
+                insert(_session).values(
+                    id=header.id,
+                    root_id=header.root_id,
+                    parent_id=header.parent_id,
+                    depth=header.depth,
+                    created_order=now,
+                    header=header.to_json(),
+                    head=HeadSlice(cwd=header.cwd).to_json(),
+                    seq=0,
+                )
+            )
+            if header.depth == 0:
+                connection.execute(insert(_team).values(team_id=header.id, edge_counter=0, closed=False))
+    except IntegrityError as error:
+        raise SessionExists(f"A Session {header.id!r} exists already.") from error
+
+
+def lock_team(connection: Connection, team_id: TeamId) -> int:
+    query = select(_team.c.edge_counter).where(_team.c.team_id == team_id).with_for_update()
+    counter = connection.execute(query).scalar_one_or_none()
+    if counter is None:
+        raise SessionNotFound(f"There is no Team {team_id!r}; `team sessions` lists them.")
+    return counter
+
+
+def edge_counter(connection: Connection, team_id: str) -> int:
+    query = select(_team.c.edge_counter).where(_team.c.team_id == team_id)
+    return connection.execute(query).scalar_one_or_none() or 0
+
+
+def is_closed(connection: Connection, team_id: str) -> bool:
+    """Whether admission to the Team is closed."""
+    query = select(_team.c.closed).where(_team.c.team_id == team_id)
+    return bool(connection.execute(query).scalar_one_or_none())
+
+
+def set_closed(connection: Connection, team_id: str, closed: bool) -> None:
+    connection.execute(update(_team).where(_team.c.team_id == team_id).values(closed=closed))
+
+
+def raise_counter(connection: Connection, team_id: str) -> None:
+    connection.execute(
+        update(_team).where(_team.c.team_id == team_id).values(edge_counter=_team.c.edge_counter + 1)
+    )
+
+
+def set_guard(
+    connection: Connection, session_id: str, turn_id: str | None, epoch: int | None, until: float | None
+) -> None:
+    """Keep a Session from being claimed until the worker of ``turn_id`` confirms or ``until`` passes."""
+    connection.execute(
+        update(_session)
+        .where(_session.c.id == session_id)
+        .values(guard_turn=turn_id, guard_epoch=epoch, guard_until=until)
+    )
+
+
+def clear_guard(connection: Connection, turn_id: str, epoch: int) -> SessionId | None:
+    """Lift the guard that this claim left; returns its Session when there was one."""
+    query = select(_session.c.id).where(_session.c.guard_turn == turn_id, _session.c.guard_epoch == epoch)
+    session_id = connection.execute(query).scalar_one_or_none()
+    if session_id is not None:
+        set_guard(connection, session_id, None, None, None)
+    return session_id

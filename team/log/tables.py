@@ -1,0 +1,279 @@
+# pyright: reportAssignmentType=false, reportIncompatibleVariableOverride=false -- SQLModel types __tablename__ as a declared_attr
+"""SQL tables of the log. Projections can be rebuilt from events; runtime rows are not events and are not compared.
+
+
+Every ``data`` column holds the whole value as compact camelCase JSON text (never JSONB: it reorders keys); the columns
+beside it are the ones that queries need.
+"""
+
+from typing import Any, ClassVar, cast
+
+from sqlalchemy import Index, MetaData, Table, UniqueConstraint, text
+from sqlmodel import Field, SQLModel
+
+PROJECTION_VERSION = 1
+"""Raised when a slice changes its meaning: a store with another version is rebuilt at start."""
+
+
+class Row(SQLModel):
+    """Base of all tables."""
+
+    metadata: ClassVar[MetaData] = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+
+
+class MetaRow(Row, table=True):
+    """Facts about the store: projection version, workspace id."""
+
+    __tablename__ = "meta"
+    key: str = Field(primary_key=True)
+    value: str
+
+
+class SessionRow(Row, table=True):
+    """One Session: its immutable header, its head slice (projection) and its claim guard (runtime).
+
+    ``guard_*``: an interrupted turn whose worker has not confirmed yet; nothing of this Session is claimed until it
+    does or ``guard_until`` passes.
+    """
+
+    __tablename__ = "session"
+    __table_args__ = (Index("ix_session_root", "root_id", "depth", "created_order"),)
+    id: str = Field(primary_key=True)
+    root_id: str
+    parent_id: str | None = Field(default=None, index=True)
+    depth: int
+    created_order: float
+    header: str
+    head: str
+    seq: int
+    guard_turn: str | None = None
+    guard_epoch: int | None = None
+    guard_until: float | None = None
+
+
+class EventRow(Row, table=True):
+    """The log itself. ``visible`` marks what the history builder reads."""
+
+    __tablename__ = "event"
+    __table_args__ = (
+        Index(
+            "ix_event_visible",
+            "session_id",
+            "seq",
+            postgresql_where=text("visible"),
+            sqlite_where=text("visible"),
+        ),
+    )
+    session_id: str = Field(primary_key=True)
+    seq: int = Field(primary_key=True)
+    time: str
+    type: str
+    visible: bool
+    data: str
+
+
+class MemberRow(Row, table=True):
+    """Roster projection, in the Lead's log. ``position`` is the order of creation."""
+
+    __tablename__ = "member"
+    session_id: str = Field(primary_key=True)
+    name: str = Field(primary_key=True)
+    member_id: str = Field(index=True)
+    phase: str
+    position: int
+    data: str
+
+
+class TaskRow(Row, table=True):
+    """Board projection, in the Lead's log."""
+
+    __tablename__ = "task"
+    session_id: str = Field(primary_key=True)
+    number: int = Field(primary_key=True)
+    status: str
+    owner_id: str | None = None
+    data: str
+
+
+class InboxRow(Row, table=True):
+    """Inbox projection: pending, claimed and discarded messages; content stays in the event ``seq``."""
+
+    __tablename__ = "inbox"
+    __table_args__ = (
+        Index(
+            "ix_inbox_pending",
+            "session_id",
+            "seq",
+            postgresql_where=text("state = 'pending'"),
+            sqlite_where=text("state = 'pending'"),
+        ),
+        Index("ix_inbox_sender_turn", "session_id", "sender_turn"),
+    )
+    session_id: str = Field(primary_key=True)
+    message_id: str = Field(primary_key=True)
+    seq: int
+    state: str
+    sender_turn: str | None = None
+    data: str
+
+
+class TurnRow(Row, table=True):
+    """Turn history projection. At most one turn of a Session has not ended."""
+
+    __tablename__ = "turn"
+    __table_args__ = (
+        Index("ix_turn_session", "session_id", "ordinal"),
+        Index(
+            "uq_turn_open",
+            "session_id",
+            unique=True,
+            postgresql_where=text("phase <> 'ended'"),
+            sqlite_where=text("phase <> 'ended'"),
+        ),
+    )
+    turn_id: str = Field(primary_key=True)
+    session_id: str
+    ordinal: int
+    phase: str
+    data: str
+
+
+class CallRow(Row, table=True):
+    """Call projection: the exactly-once key of a tool call is (turn, step, index)."""
+
+    __tablename__ = "call"
+    __table_args__ = (UniqueConstraint("session_id", "turn_id", "step", "index"),)
+    session_id: str = Field(primary_key=True)
+    call_id: str = Field(primary_key=True)
+    turn_id: str
+    step: int
+    index: int
+    seq: int
+    result_seq: int | None = None
+    data: str
+
+
+class FileRow(Row, table=True):
+    """File versions that a Session has seen."""
+
+    __tablename__ = "file"
+    session_id: str = Field(primary_key=True)
+    path: str = Field(primary_key=True)
+    data: str
+
+
+class TeamRow(Row, table=True):
+    """Runtime: the edge counter and the lock of one Team."""
+
+    __tablename__ = "team"
+    team_id: str = Field(primary_key=True)
+    edge_counter: int = 0
+    closed: bool = False
+
+
+class RunRow(Row, table=True):
+    """Runtime of an open turn: queued, running or parked; epoch, lease, dispatch. Gone when the turn has ended."""
+
+    __tablename__ = "run"
+    __table_args__ = (
+        Index("ix_run_dispatch", "state", "next_dispatch_at"),
+        Index("ix_run_lease", "state", "lease_until"),
+    )
+    turn_id: str = Field(primary_key=True)
+    session_id: str = Field(index=True)
+    team_id: str = Field(index=True)
+    member: str
+    queue: str
+    state: str
+    state_since: float
+    reason: str
+    epoch: int = 0
+    losses: int = 0
+    worker: str | None = None
+    token: str | None = None
+    request_id: str | None = Field(default=None, unique=True)
+    lease_until: float | None = None
+    next_dispatch_at: float | None = None
+    dispatches: int = 0
+
+
+class ClaimRow(Row, table=True):
+    """Runtime record of who claimed what: one row per epoch of a turn, kept for operators."""
+
+    __tablename__ = "claim"
+    turn_id: str = Field(primary_key=True)
+    epoch: int = Field(primary_key=True)
+    session_id: str = Field(index=True)
+    worker: str
+    claimed_at: float
+
+
+class WriteRow(Row, table=True):
+    """Runtime: the recorded response of one numbered worker write; deleted when the turn has ended."""
+
+    __tablename__ = "write"
+    turn_id: str = Field(primary_key=True)
+    epoch: int = Field(primary_key=True)
+    number: int = Field(primary_key=True)
+    kind: str
+    response: str
+
+
+class WaitRow(Row, table=True):
+    """Runtime: what an open turn waits for. ``counter`` is the Team's edge counter at registration."""
+
+    __tablename__ = "wait"
+    __table_args__ = (
+        Index("ix_wait_team", "team_id", "counter"),
+        Index("ix_wait_deadline", "deadline"),
+    )
+    turn_id: str = Field(primary_key=True)
+    step: int = Field(primary_key=True)
+    index: int = Field(primary_key=True)
+    kind: str
+    session_id: str
+    team_id: str
+    call_id: str | None = None
+    counter: int
+    deadline: float
+
+
+class OperationRow(Row, table=True):
+    """Runtime: a provisioning between its two commits. ``lease_until`` keeps recovery away from a live creator."""
+
+    __tablename__ = "operation"
+    team_id: str = Field(primary_key=True)
+    name: str = Field(primary_key=True)
+    call_key: str
+    lease_until: float
+
+
+class IdempotencyRow(Row, table=True):
+    """Runtime: the recorded response of a public POST."""
+
+    __tablename__ = "idempotency"
+    actor: str = Field(primary_key=True)
+    key: str = Field(primary_key=True)
+    request: str
+    response: str
+    created_at: float = Field(index=True)
+
+
+class WorkerRow(Row, table=True):
+    """Runtime: workers by their last heartbeat."""
+
+    __tablename__ = "worker"
+    name: str = Field(primary_key=True)
+    last_seen: float
+    slots: int
+
+
+def table(row: type[Row]) -> Table:
+    """The SQLAlchemy table of a row class."""
+    return cast("Table", cast("Any", row).__table__)

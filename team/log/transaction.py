@@ -1,0 +1,252 @@
+"""The append transaction: take locks, read slices, decide, append events, update projections, commit.
+
+Rules append through ``Transaction.append``; the fold validates each event against the slices it touches, and
+``flush`` writes all events and changed rows at once. Effects wait in ``effects`` until the commit has happened.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from sqlalchemy import Connection
+
+from config.settings import Settings
+from team.log import projections, sessions
+from team.log.database import Database
+from team.log.events import insert_events, read_event, read_intents
+from team.log.sessions import LockedSession
+from team.model.errors import SessionNotFound
+from team.model.events import EventData, FileIntended
+from team.model.fold import apply
+from team.model.ids import SessionId, TeamId, TurnId
+from team.model.slices import HEAD, CallSlice, HeadSlice, InboxSlice, Key, Slice, TurnSlice
+from team.model.snapshots import MemberSnapshot, SessionHeader, TaskSnapshot
+
+_S = TypeVar("_S", bound=Slice)
+_R = TypeVar("_R")
+
+
+@dataclass
+class Effects:
+    """What to do after the commit: publish edges and changed logs, send turns to workers, cancel claims."""
+
+    edges: dict[TeamId, int] = field(default_factory=dict[TeamId, int])
+    changed: dict[SessionId, int] = field(default_factory=dict[SessionId, int])
+    queued: list[TurnId] = field(default_factory=list[TurnId])
+
+
+class Transaction:
+    """One open append transaction. Not safe to share between threads."""
+
+    def __init__(self, database: Database, connection: Connection, settings: Settings) -> None:
+        self.database, self.connection, self.settings = database, connection, settings
+        self.effects = Effects()
+        self._now: float | None = None
+        self._team_counters: dict[TeamId, int] = {}
+        self._raised: set[TeamId] = set()
+        self._sessions: dict[SessionId, LockedSession] = {}
+        self._slices: dict[tuple[SessionId, Key], Slice | None] = {}
+        self._dirty: dict[tuple[SessionId, Key], Slice] = {}
+        self._appended: list[tuple[SessionId, int, str, EventData]] = []
+
+    @property
+    def now(self) -> float:
+        """Seconds since 1970 on the database's clock, one reading per transaction."""
+        if self._now is None:
+            self._now = self.database.now(self.connection)
+        return self._now
+
+    def lock_team(self, team_id: TeamId) -> int:
+        """Lock the Team row, always before any Session row; returns its edge counter."""
+        if team_id not in self._team_counters:
+            if self._sessions:
+                raise RuntimeError("the Team row is locked before Session rows")
+            self._team_counters[team_id] = sessions.lock_team(self.connection, team_id)
+        return self._team_counters[team_id]
+
+    def lock_sessions(self, *session_ids: SessionId) -> None:
+        """Lock Session rows in one statement, ordered by (depth, id).
+
+        Raises SessionNotFound, and RuntimeError when a second call would widen the set and so break the order.
+        """
+        wanted = set(session_ids) - set(self._sessions)
+        if not wanted:
+            return
+        if self._sessions:
+            raise RuntimeError("all Session rows are locked in one statement")
+        for locked in sessions.lock_sessions(self.connection, wanted):
+            self._remember(locked)
+        missing = wanted - set(self._sessions)
+        if missing:
+            raise SessionNotFound(f"There is no Session {sorted(missing)[0]!r}.")
+
+    def try_lock_session(self, session_id: SessionId) -> bool:
+        """Lock one Session unless another transaction holds it."""
+        locked = sessions.lock_sessions(self.connection, {session_id}, skip_locked=True)
+        for session in locked:
+            self._remember(session)
+        return bool(locked)
+
+    def create_session(self, header: SessionHeader) -> None:
+        """Insert a Session with an empty log. Raises SessionExists when its id is taken."""
+        sessions.insert_session(self.connection, header, self.now)
+        self._remember(LockedSession(header, HeadSlice(cwd=header.cwd), None, None, None))
+
+    def _remember(self, locked: LockedSession) -> None:
+        self._sessions[locked.header.id] = locked
+        self._slices[locked.header.id, HEAD] = locked.head
+
+    def session(self, session_id: SessionId) -> LockedSession:
+        """A Session that this transaction has locked."""
+        return self._sessions[session_id]
+
+    def header(self, session_id: SessionId) -> SessionHeader:
+        return self._sessions[session_id].header
+
+    def head(self, session_id: SessionId) -> HeadSlice:
+        """The current head, with what this transaction appended."""
+        value = self._slices[session_id, HEAD]
+        assert isinstance(value, HeadSlice)
+        return value
+
+    def peek_head(self, session_id: SessionId) -> HeadSlice:
+        """A head that may belong to an unlocked Session: what its last commit left."""
+        if session_id in self._sessions:
+            return self.head(session_id)
+        return sessions.find_session(self.connection, session_id).head
+
+    def find(self, session_id: SessionId, key: Key, kind: type[_S]) -> _S | None:
+        """One slice of a locked Session as it is now."""
+        place = (session_id, key)
+        if place not in self._slices:
+            self._slices[place] = projections.load(self.connection, session_id, key)
+        value = self._slices[place]
+        assert value is None or isinstance(value, kind)
+        return value
+
+    def open_turn(self, session_id: SessionId) -> TurnSlice | None:
+        turn_id = self.head(session_id).open_turn
+        return None if turn_id is None else self.find(session_id, ("turn", turn_id), TurnSlice)
+
+    def members(self, team_id: TeamId) -> list[MemberSnapshot]:
+        """The roster in order of creation, with what this transaction appended."""
+        return self._current(SessionId(team_id), "member", projections.members, lambda m: ("member", m.name))
+
+    def tasks(self, team_id: TeamId) -> list[TaskSnapshot]:
+        """The board in order of creation, tombstones included, with what this transaction appended."""
+        return self._current(SessionId(team_id), "task", projections.tasks, lambda t: ("task", t.id))
+
+    def pending(self, session_id: SessionId) -> list[InboxSlice]:
+        """The pending inbox in log order, with what this transaction appended."""
+        items = self._current(session_id, "inbox", projections.pending, lambda i: ("inbox", i.message_id))
+        return [item for item in items if item.state == "pending"]
+
+    def member_of(self, header: SessionHeader) -> MemberSnapshot | None:
+        """The roster entry of a Session; None for the Lead and for everyone outside the roster."""
+        if header.depth != 1:
+            return None
+        place = (header.root_id, ("member-of", header.id))
+        if self._slices.get(place) is None:
+            for (owner, _key), value in self._dirty.items():
+                if owner == header.root_id and isinstance(value, MemberSnapshot) and value.id == header.id:
+                    return value
+            self._slices[place] = projections.member_by_session(self.connection, header.root_id, header.id)
+        value = self._slices[place]
+        assert value is None or isinstance(value, MemberSnapshot)
+        return value
+
+    def calls(self, session_id: SessionId, turn: TurnSlice) -> list[CallSlice]:
+        """The calls of the turn's newest step, in order."""
+
+        def load_calls(connection: Connection, owner: SessionId) -> Sequence[CallSlice]:
+            return projections.turn_calls(connection, owner, turn.turn_id, turn.step)
+
+        found = self._current(session_id, "call", load_calls, lambda c: ("call", c.call_id))
+        return [call for call in found if (call.turn_id, call.step) == (turn.turn_id, turn.step)]
+
+    def event(self, session_id: SessionId, seq: int) -> EventData:
+        """One event, appended now or before."""
+        for owner, number, _time, data in reversed(self._appended):
+            if owner == session_id and number == seq:
+                return data
+        return read_event(self.connection, session_id, seq)
+
+    def intents(self, session_id: SessionId, turn: TurnSlice) -> dict[int, FileIntended]:
+        """Logged intents of the turn's newest step by call index, the newest of each."""
+        first = min((call.seq for call in self.calls(session_id, turn)), default=0)
+        found = read_intents(self.connection, session_id, first)
+        return {data.index: data for data in found if (data.turn_id, data.step) == (turn.turn_id, turn.step)}
+
+    def _current(
+        self,
+        session_id: SessionId,
+        kind: str,
+        load: Callable[[Connection, SessionId], Sequence[_S]],
+        key_of: Callable[[_S], Key],
+    ) -> list[_S]:
+        changed = {key: value for (owner, key), value in self._dirty.items() if owner == session_id and key[0] == kind}
+        values: list[_S] = []
+        for value in load(self.connection, session_id):
+            key = key_of(value)
+            newer = changed.pop(key, None)
+            current = value if newer is None else newer
+            self._slices.setdefault((session_id, key), current)
+            values.append(current)  # pyright: ignore[reportArgumentType] -- one key holds one kind of slice
+        values.extend(changed.values())  # pyright: ignore[reportArgumentType] -- the same
+        return values
+
+    def prefetch(self, session_id: SessionId, values: Iterable[tuple[Key, Slice | None]]) -> None:
+        """Hand in slices that a rule loaded in bulk under the same locks."""
+        for key, value in values:
+            self._slices.setdefault((session_id, key), value)
+
+    def append(self, session_id: SessionId, data: EventData) -> int:
+        """Append one event to a locked Session and fold it; returns its seq. Raises LogDamaged if it does not fit."""
+        header, seq = self.header(session_id), self.head(session_id).seq + 1
+
+        def lookup(key: Key) -> Slice | None:
+            return self.find(session_id, key, Slice)  # pyright: ignore[reportArgumentType] -- any slice will do
+
+        changes = apply(header, lookup, seq, data)
+        for key, value in changes.items():
+            self._slices[session_id, key] = value
+            self._dirty[session_id, key] = value
+        time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        self._appended.append((session_id, seq, time, data))
+        self.effects.changed[session_id] = seq
+        return seq
+
+    def raise_edge(self, team_id: TeamId) -> None:
+        """Mark that this transaction changes what waiters of the Team watch; the Team row must be locked."""
+        self._raised.add(team_id)
+        self.effects.edges[team_id] = self._team_counters[team_id] + 1
+
+    def flush(self) -> None:
+        """Write events, projection rows and edge counters; called once, right before the commit."""
+        insert_events(self.connection, self._appended)
+        projections.store(self.connection, self._dirty)
+        for team_id in self._raised:
+            sessions.raise_counter(self.connection, team_id)
+
+
+def write(
+    database: Database,
+    settings: Settings,
+    after_commit: Callable[[Effects], None],
+    body: Callable[[Transaction], _R],
+) -> _R:
+    """Run ``body`` as one append transaction; its effects go to ``after_commit`` once it is committed.
+
+    Whatever ``body`` raises rolls everything back. The body may run more than once.
+    """
+
+    def attempt(connection: Connection) -> tuple[_R, Effects]:
+        transaction = Transaction(database, connection, settings)
+        result = body(transaction)
+        transaction.flush()
+        return result, transaction.effects
+
+    result, effects = database.writing(attempt)
+    after_commit(effects)
+    return result

@@ -1,0 +1,225 @@
+"""Derived values: what tools, HTTP and the panel show. Every tool result is one of these, rendered compactly."""
+
+from typing import Literal
+
+from pydantic import RootModel
+
+from team.model.ids import LEAD_NAME, MessageId, SessionId, TaskId, TeamId, TurnId
+from team.model.snapshots import MemberSnapshot, Phase, Provider, TaskSnapshot, TaskStatus
+from team.model.values import Value
+
+Availability = Literal["running", "inactive", "provisioning", "failed"]
+
+
+class MemberView(Value):
+    """One member as a model sees it: addressed by ``target``, no Session id, no residency, no worker."""
+
+    target: str
+    role: Literal["lead", "teammate"]
+    status: Availability
+    description: str | None = None
+    provider: Provider | None = None
+    context: Literal["fresh", "fork"] | None = None
+    model: str | None = None
+    diagnostics: tuple[str, ...] = ()
+
+
+class SpawnView(Value):
+    """The result of ``spawn_teammate``."""
+
+    member: MemberView
+
+
+class RosterView(RootModel[tuple[MemberView, ...]]):
+    """The result of ``list_agents``: the Lead first, then creation order."""
+
+    def to_json(self) -> str:
+        return self.model_dump_json(by_alias=True, exclude_none=True)
+
+
+class SendView(Value):
+    """The result of ``send_message``: accepted into the target's inbox."""
+
+    message_id: MessageId
+    status: Literal["accepted"] = "accepted"
+
+
+class NoProgress(Value):
+    """Why waiting cannot help."""
+
+    reason: Literal["no-active-peer", "all-peers-waiting"]
+    message: str
+
+
+class WaitView(Value):
+    """The result of ``wait_agent``. It says only that something changed: read the roster and the board again."""
+
+    timed_out: bool
+    no_progress: NoProgress | None = None
+
+
+class InterruptView(Value):
+    """The result of ``interrupt_agent``."""
+
+    previous_status: Availability
+
+
+class ScopeWarning(Value):
+    """Another live task whose write scopes overlap; advice, never a lock."""
+
+    task_id: TaskId
+    scope: str
+    other_scope: str
+
+
+class TaskView(Value):
+    """One task with what follows from the whole board."""
+
+    id: TaskId
+    revision: int
+    subject: str
+    description: str
+    status: TaskStatus
+    owner_name: str | None = None
+    blocked_by: tuple[TaskId, ...] = ()
+    open_blockers: tuple[TaskId, ...] = ()
+    write_scopes: tuple[str, ...] = ()
+    ready: bool
+    write_scope_warnings: tuple[ScopeWarning, ...] = ()
+
+
+class TaskListView(Value):
+    """The result of ``team_task_list``; ``next_cursor`` is absent on the last page."""
+
+    tasks: tuple[TaskView, ...]
+    next_cursor: str | None = None
+
+
+def availability(phase: Phase, has_open_turn: bool) -> Availability:
+    """The one projection of status that tools, HTTP, panel and interruption share.
+
+    Source: spec/availability-and-targets. A turn has begun, for a model, when it was accepted: queued, executing and
+    parked turns are all ``running``.
+    """
+    if phase == "active":
+        return "running" if has_open_turn else "inactive"
+    return phase
+
+
+def scopes_overlap(one: str, other: str) -> bool:
+    """Whether two normalised path prefixes name a common file."""
+    if "." in (one, other):
+        return True
+    return one == other or one.startswith(other + "/") or other.startswith(one + "/")
+
+
+def task_view(task: TaskSnapshot, board: dict[TaskId, TaskSnapshot], names: dict[SessionId, str]) -> TaskView:
+    """Derive readiness and overlaps of one task from the whole board."""
+    blockers = tuple(
+        blocker for blocker in task.blocked_by if blocker not in board or board[blocker].status != "completed"
+    )
+    live = task.status in ("pending", "in_progress")
+    warnings = tuple(
+        ScopeWarning(task_id=other.id, scope=mine, other_scope=theirs)
+        for other in board.values()
+        if live and other.id != task.id and other.status in ("pending", "in_progress")
+        for mine in task.write_scopes
+        for theirs in other.write_scopes
+        if scopes_overlap(mine, theirs)
+    )
+    return TaskView(
+        id=task.id,
+        revision=task.revision,
+        subject=task.subject,
+        description=task.description,
+        status=task.status,
+        owner_name=names.get(task.owner_id, "unknown") if task.owner_id else None,
+        blocked_by=task.blocked_by,
+        open_blockers=blockers if live else (),
+        write_scopes=task.write_scopes,
+        ready=task.status == "pending" and not blockers,
+        write_scope_warnings=warnings,
+    )
+
+
+def names_of(team_id: TeamId, members: list[MemberSnapshot]) -> dict[SessionId, str]:
+    """Member names by Session id, the Lead's included."""
+    return {SessionId(team_id): LEAD_NAME, **{member.id: member.name for member in members}}
+
+
+class WaitStateView(Value):
+    kind: str
+    call_id: str | None = None
+    deadline: float
+
+
+class TurnStateView(Value):
+    """The finer state of an open turn, for operators; times are seconds since 1970."""
+
+    id: TurnId
+    state: Literal["queued", "running", "parked"]
+    since: float
+    reason: str
+    worker: str | None = None
+    epoch: int
+    waits: tuple[WaitStateView, ...] = ()
+
+
+class TurnEndView(Value):
+    turn_id: TurnId
+    reason: str
+    code: str | None = None
+    message: str | None = None
+
+
+class SessionView(Value):
+    """One Session, for operators."""
+
+    id: SessionId
+    root_id: SessionId
+    parent_id: SessionId | None = None
+    profile: str
+    cwd: str
+    model: str | None = None
+    created_at: str
+    status: Availability
+    last_seq: int
+    pending: int
+    held: bool
+    turn: TurnStateView | None = None
+    last_end: TurnEndView | None = None
+    workers: tuple[str, ...] = ()
+    fault: str | None = None
+
+
+class TeamMemberView(Value):
+    """One member on the wire: durable roster facts beside the live state of its Session."""
+
+    target: str
+    role: Literal["lead", "teammate"]
+    status: Availability
+    phase: Phase
+    session_id: SessionId
+    description: str | None = None
+    provider: Provider | None = None
+    context: Literal["fresh", "fork"] | None = None
+    model: str | None = None
+    error: str | None = None
+    last_seq: int = 0
+    pending: int = 0
+    held: bool = False
+    turn: TurnStateView | None = None
+    last_end: TurnEndView | None = None
+    workers: tuple[str, ...] = ()
+    diagnostics: tuple[str, ...] = ()
+
+
+class TeamView(Value):
+    """The wire view of a Team: roster with phases and live status, non-deleted tasks, the failure beside them."""
+
+    team_id: TeamId
+    members: tuple[TeamMemberView, ...]
+    tasks: tuple[TaskView, ...]
+    closed: bool
+    edge_counter: int
+    failure: str | None = None

@@ -1,0 +1,39 @@
+"""Opening turns and putting them back into the queue. SQL is the queue; the broker only carries hints."""
+
+from team.log import runs
+from team.log.transaction import Transaction
+from team.model.events import TurnResumed, TurnStarted
+from team.model.ids import SessionId, new_turn_id
+from team.model.slices import TurnSlice
+from team.rules.roster import is_member, name_of
+
+
+def begin(tx: Transaction, session_id: SessionId, reason: str) -> None:
+    """Open a turn and queue it; the Session has none open. An edge when it makes a member available differently."""
+    header, turn_id = tx.header(session_id), new_turn_id()
+    tx.append(session_id, TurnStarted(turn_id=turn_id))
+    runs.insert_run(
+        tx.connection,
+        turn_id=turn_id,
+        session_id=session_id,
+        team_id=header.team_id,
+        member=name_of(tx, header),
+        queue="turns",
+        now=tx.now,
+        dispatch_at=tx.now + tx.settings.dispatch_backoff_seconds,
+        reason=reason,
+    )
+    tx.effects.queued.append(turn_id)
+    if is_member(tx, header):
+        tx.raise_edge(header.team_id)
+
+
+def requeue(tx: Transaction, turn: TurnSlice, run: runs.Run, reason: str, *, losses: int = 0) -> None:
+    """Back to the queue, from running or parked."""
+    if turn.phase == "parked":
+        tx.append(run.session_id, TurnResumed(turn_id=turn.turn_id))
+    dispatch_at = tx.now + tx.settings.dispatch_backoff_seconds
+    runs.queue_run(
+        tx.connection, turn.turn_id, now=tx.now, dispatch_at=dispatch_at, reason=reason, losses=losses
+    )
+    tx.effects.queued.append(turn.turn_id)

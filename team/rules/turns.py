@@ -1,0 +1,269 @@
+"""Turns: begin, step boundaries, answers, results, park, end (DESIGN section 5). Pure rules over a transaction."""
+
+from team.log import projections, runs, sessions, waits
+from team.log.transaction import Transaction
+from team.model.claims import AnswerRequest, PendingCall
+from team.model.content import ContentBlock, ToolCallBlock, text_of
+from team.model.errors import TurnConflict
+from team.model.events import (
+    HOLDING,
+    AssistantMessage,
+    EndReason,
+    InboxClaimed,
+    InboxInserted,
+    OpenWait,
+    Outcome,
+    RequestHeader,
+    StepEnded,
+    StepStarted,
+    ToolCalled,
+    ToolReturned,
+    TurnEnded,
+    TurnParked,
+    UserMessage,
+)
+from team.model.ids import SessionId, new_message_id
+from team.model.slices import CallSlice, InboxSlice, TurnSlice
+from team.model.snapshots import RuntimeContextSource, SessionHeader
+from team.rules import settlement
+from team.rules.queue import begin, requeue
+from team.rules.roster import is_member
+from team.rules.times import iso_time
+
+LEAD_REASONS: dict[str, EndReason] = {"max-tokens": "max-tokens", "refusal": "refusal"}
+
+
+def sessions_of_end(header: SessionHeader) -> tuple[SessionId, ...]:
+    """The Sessions that the end of a turn may write: its own, and its parent's for the settlement notice."""
+    return (header.id,) if header.parent_id is None else (header.parent_id, header.id)
+
+
+def start_step(tx: Transaction, session_id: SessionId, turn: TurnSlice, header: RequestHeader, identity: tuple[ContentBlock, ...]) -> int:
+    """Begin the next step: log what the model will see anew, then claim steerable input. Returns its number.
+
+    The first step of a turn also claims the `turn` item that the turn was opened for: the oldest pending one, unless
+    steer input arrived before it.
+    """
+    step, head = turn.step + 1, tx.head(session_id)
+    if head.header_digest != header.digest:
+        tx.append(session_id, header)
+    tx.append(session_id, StepStarted(turn_id=turn.turn_id, step=step))
+    if not head.identified:
+        source = RuntimeContextSource(session_id=session_id)
+        tx.append(session_id, UserMessage(message_id=new_message_id(), content=identity, source=source))
+    pending = tx.pending(session_id) if head.pending else []
+    opened_by_turn = step == 1 and bool(pending) and pending[0].delivery == "turn"
+    for place, item in enumerate(pending):
+        if item.delivery == "steer" or (opened_by_turn and place == 0):
+            _claim_input(tx, session_id, turn, step, item)
+    return step
+
+
+def _claim_input(tx: Transaction, session_id: SessionId, turn: TurnSlice, step: int, item: InboxSlice) -> None:
+    inserted = tx.event(session_id, item.seq)
+    assert isinstance(inserted, InboxInserted)
+    tx.append(session_id, InboxClaimed(message_id=item.message_id, turn_id=turn.turn_id, step=step))
+    tx.append(
+        session_id, UserMessage(message_id=item.message_id, content=inserted.content, source=inserted.source)
+    )
+
+
+def end_step(tx: Transaction, session_id: SessionId, turn: TurnSlice) -> TurnSlice:
+    tx.append(session_id, StepEnded(turn_id=turn.turn_id, step=turn.step))
+    runs.reset_losses(tx.connection, turn.turn_id)
+    return _turn(tx, session_id, turn)
+
+
+def end(
+    tx: Transaction,
+    session_id: SessionId,
+    turn: TurnSlice,
+    reason: EndReason,
+    *,
+    code: str | None = None,
+    message: str | None = None,
+) -> None:
+    """End a turn, and open the next one if accepted input is waiting: one transaction, so none is ever lost.
+
+    After aborted, error and max-steps the pending input is held instead. Unanswered calls must have their results.
+    Locked: the Team, this Session and its parent.
+    """
+    header = tx.header(session_id)
+    tx.append(session_id, TurnEnded(turn_id=turn.turn_id, reason=reason, code=code, message=message))
+    for wait in waits.turn_waits(tx.connection, turn.turn_id):
+        waits.take_wait(tx.connection, wait)
+    runs.delete_run(tx.connection, turn.turn_id)
+    if is_member(tx, header):
+        tx.raise_edge(header.team_id)
+    if tx.head(session_id).pending and reason not in HOLDING:
+        begin(tx, session_id, "input arrived during the last turn")
+    settlement.notify(tx, session_id, _turn(tx, session_id, turn))
+
+
+def abandon_calls(tx: Transaction, session_id: SessionId, turn: TurnSlice, outcome: Outcome, text: str) -> TurnSlice:
+    """Give every unanswered call of the open step its one result, so that the history stays paired."""
+    if turn.open_calls:
+        for call in tx.calls(session_id, turn):
+            if call.result_seq is None:
+                give_result(tx, session_id, call, outcome, text)
+    return _turn(tx, session_id, turn)
+
+
+def give_result(tx: Transaction, session_id: SessionId, call: CallSlice, outcome: Outcome, content: str) -> int:
+    return tx.append(
+        session_id,
+        ToolReturned(
+            turn_id=call.turn_id,
+            step=call.step,
+            index=call.index,
+            call_id=call.call_id,
+            outcome=outcome,
+            content=content,
+        ),
+    )
+
+
+def answer(tx: Transaction, session_id: SessionId, turn: TurnSlice, request: AnswerRequest) -> tuple[int, tuple[ContentBlock, ...]]:
+    """Append a model answer with its calls; rewrites call ids that this log has used before.
+
+    Raises TurnConflict when the open step is another one or has its answer.
+    """
+    if not turn.step_open or turn.answered or turn.step != request.step:
+        raise TurnConflict(f"The turn is at step {turn.step}; claim it again to continue from its log.")
+    content = _unique_calls(tx, session_id, turn, request)
+    seq = tx.append(
+        session_id,
+        AssistantMessage(
+            turn_id=turn.turn_id,
+            step=turn.step,
+            model=request.model,
+            content=content,
+            usage=request.usage,
+            finish_reason=request.finish_reason,
+            provider_detail=request.provider_detail,
+        ),
+    )
+    calls = [block for block in content if isinstance(block, ToolCallBlock)]
+    for index, call in enumerate(calls):
+        tx.append(
+            session_id,
+            ToolCalled(
+                turn_id=turn.turn_id,
+                step=turn.step,
+                index=index,
+                call_id=call.call_id,
+                name=call.name,
+                arguments=call.arguments,
+            ),
+        )
+    return seq, content
+
+
+def _unique_calls(
+    tx: Transaction, session_id: SessionId, turn: TurnSlice, request: AnswerRequest
+) -> tuple[ContentBlock, ...]:
+    wanted = [block.call_id for block in request.content if isinstance(block, ToolCallBlock)]
+    taken = projections.call_ids_taken(tx.connection, session_id, wanted) if wanted else set[str]()
+    content: list[ContentBlock] = []
+    for block in request.content:
+        if isinstance(block, ToolCallBlock):
+            call_id, tries = block.call_id, 0
+            while call_id in taken or not call_id:
+                tries += 1
+                call_id = f"{block.call_id or 'call'}-{turn.ordinal}-{turn.step}-{tries}"
+                if call_id not in taken and projections.call_ids_taken(tx.connection, session_id, [call_id]):
+                    taken.add(call_id)
+            taken.add(call_id)
+            content.append(block if call_id == block.call_id else block.model_copy(update={"call_id": call_id}))
+        else:
+            content.append(block)
+    return tuple(content)
+
+
+def pending_calls(tx: Transaction, session_id: SessionId, turn: TurnSlice) -> tuple[PendingCall, ...]:
+    """The open step's calls without a result, with their arguments and any logged intent."""
+    if not turn.open_calls:
+        return ()
+    waiting = {(wait.step, wait.index) for wait in waits.turn_waits(tx.connection, turn.turn_id)}
+    intents = {} if turn.phase == "parked" else tx.intents(session_id, turn)
+    found: list[PendingCall] = []
+    for call in tx.calls(session_id, turn):
+        if call.result_seq is not None:
+            continue
+        called = tx.event(session_id, call.seq)
+        assert isinstance(called, ToolCalled)
+        intent = intents.get(call.index)
+        found.append(
+            PendingCall(
+                step=call.step,
+                index=call.index,
+                call_id=call.call_id,
+                name=call.name,
+                arguments=called.arguments,
+                intent_path=intent.path if intent else None,
+                intent_before=intent.before if intent else None,
+                intent_after=intent.after if intent else None,
+                waiting=(call.step, call.index) in waiting,
+            )
+        )
+    return tuple(found)
+
+
+def park(tx: Transaction, session_id: SessionId, turn: TurnSlice, open_waits: list[waits.Wait], reason: str) -> None:
+    """Release the claim; the turn is queued again when its last wait is resolved."""
+    described = tuple(
+        OpenWait(kind=wait.kind, call_id=wait.call_id, deadline=iso_time(wait.deadline))  # pyright: ignore[reportArgumentType] -- the column holds a WaitKind
+        for wait in open_waits
+    )
+    tx.append(session_id, TurnParked(turn_id=turn.turn_id, waits=described))
+    runs.park_run(tx.connection, turn.turn_id, now=tx.now, reason=reason)
+
+
+def lose(tx: Transaction, session_id: SessionId, turn: TurnSlice, run: runs.Run) -> None:
+    """A worker is gone: queue the turn again, or end it when it has killed too many workers in a row."""
+    losses = run.losses + 1
+    if losses < tx.settings.poison_losses:
+        requeue(tx, turn, run, f"its worker was lost ({losses} in a row)", losses=losses)
+        return
+    turn = abandon_calls(tx, session_id, turn, "unknown", LOST_CALL)
+    message = f"The turn lost its worker {losses} times without finishing a step; last worker {run.worker}."
+    end(tx, session_id, turn, "error", code="poison", message=message)
+
+
+def abort(tx: Transaction, session_id: SessionId, turn: TurnSlice, run: runs.Run | None, message: str) -> None:
+    """End a turn at once, wherever it is; the Session stays guarded until the old worker confirms or its lease ends."""
+    if run is not None and run.state == "running":
+        sessions.set_guard(tx.connection, session_id, run.turn_id, run.epoch, run.lease_until)
+    turn = abandon_calls(tx, session_id, turn, "unknown", INTERRUPTED_CALL)
+    end(tx, session_id, turn, "aborted", message=message)
+
+
+LOST_CALL = (
+    "The worker of this call was lost. Its outcome is unknown: it may have happened in whole, in part or not at all. "
+    "Look at the actual state before you repeat it."
+)
+INTERRUPTED_CALL = (
+    "The turn was interrupted before this call had a result. Its outcome is unknown: look at the actual state before "
+    "you repeat it."
+)
+
+
+def end_reason(turn: TurnSlice) -> EndReason:
+    """Why a turn ends whose last answer asked for no tools."""
+    return LEAD_REASONS.get(turn.finish or "stop", "completed")
+
+
+def last_text(tx: Transaction, session_id: SessionId, turn: TurnSlice) -> str:
+    """The last text that the turn's model said, or empty."""
+    if turn.text_seq is None:
+        return ""
+    message = tx.event(session_id, turn.text_seq)
+    assert isinstance(message, AssistantMessage)
+    return text_of(message.content)
+
+
+def _turn(tx: Transaction, session_id: SessionId, turn: TurnSlice) -> TurnSlice:
+    current = tx.find(session_id, ("turn", turn.turn_id), TurnSlice)
+    assert current is not None
+    return current
+
