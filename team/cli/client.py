@@ -11,19 +11,21 @@ import httpx2
 from pydantic import ValidationError
 
 from team.cli.faults import CoordinatorUnreachable
-from team.cli.views import DoctorView, EventPage, EventView, SessionView, TeamView, View, WorkerView
+from team.cli.views import DoctorView, EventPage, WorkerView
 from team.model.claims import ErrorResponse
 from team.model.errors import TeamError, error_from
-from team.model.events import first_fault
+from team.model.events import Event, first_fault
+from team.model.values import Value
+from team.model.views import SessionView, TeamView
 
 _PATIENCE_SECONDS: Final = 20.0
 _PAGE: Final = 500
 _RETRIED: Final = frozenset({502, 503, 504})
 
-ViewT = TypeVar("ViewT", bound=View)
+ValueT = TypeVar("ValueT", bound=Value)
 
 
-class RawAnswer(View):
+class RawAnswer(Value):
     """Status and body of one tool call, unjudged."""
 
     status: int
@@ -73,7 +75,7 @@ class Operator:
     def team(self, team_id: str) -> TeamView:
         return self._read(TeamView, self._get(f"/v1/teams/{_part(team_id)}"))
 
-    def events(self, session_id: str, after: int = 0) -> Iterator[EventView]:
+    def events(self, session_id: str, after: int = 0) -> Iterator[Event]:
         """Events of one Session with a number above ``after``, in order."""
         while True:
             page = self._read(
@@ -124,7 +126,7 @@ class Operator:
     def export(self, session_id: str) -> Iterator[str]:
         """Lines of the NDJSON export of a Session tree."""
         with self._http.stream("GET", f"/v1/sessions/{_part(session_id)}/log", timeout=600.0) as answer:
-            if answer.status_code != httpx2.codes.OK:
+            if not answer.is_success:
                 answer.read()
                 self._judge(answer)
             yield from answer.iter_lines()
@@ -185,9 +187,10 @@ class Operator:
             raise TeamError(f"{self.url} answered with something else than a JSON object; is it a coordinator?")
         return cast("dict[str, Any]", body)
 
-    def _read(self, view: type[ViewT], body: object) -> ViewT:
+    def _read(self, view: type[ValueT], body: object) -> ValueT:
         try:
-            return view.model_validate(body)
+            # Fields of a newer coordinator are ignored.
+            return view.model_validate(body, strict=False, extra="ignore")
         except ValidationError as error:
             raise TeamError(
                 f"{self.url} answered in a form that this version does not know ({first_fault(error)}); "

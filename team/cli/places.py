@@ -180,7 +180,7 @@ def is_held(data_dir: Path) -> bool:
 def live_stack(data_dir: Path) -> StackRecord | None:
     """The record of the stack that runs on the data directory, or None when none runs.
 
-    A stack that is just starting is waited for.
+    One that is just starting is waited for, and so is the end of one that only serves an inspecting command.
 
     Raises:
         StackBusy: One holds the directory but never became ready.
@@ -188,7 +188,7 @@ def live_stack(data_dir: Path) -> StackRecord | None:
     end = time.monotonic() + _STARTING_SECONDS
     while is_held(data_dir):
         record = _record(data_dir)
-        if record is not None:
+        if record is not None and record.owner != "inspect":
             return record
         if time.monotonic() > end:
             raise StackBusy(f"A stack holds {data_dir} but is not ready; look into {data_dir / 'logs'} or stop it.")

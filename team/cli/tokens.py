@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal
 
-from config.settings import Settings
 from team.cli.places import write_private
 from team.model.errors import ConfigurationInvalid
 from team.model.ids import new_token
@@ -30,39 +29,6 @@ def stored_token(data_dir: Path, kind: Literal["operator", "worker"]) -> str:
 def token_path(data_dir: Path, kind: Literal["operator", "worker"]) -> Path:
     """Where the token lies."""
     return data_dir / f"{kind}.token"
-
-
-def provider_keys(settings: Settings, environment: Mapping[str, str]) -> dict[str, str]:
-    """Provider keys of the configured file and of the environment; the environment wins.
-
-    Raises:
-        ConfigurationInvalid: The file cannot be read, or one of its lines is not NAME=VALUE.
-    """
-    keys: dict[str, str] = {}
-    if settings.provider_keys_file is not None:
-        keys.update(_keys_of(settings.provider_keys_file))
-    keys.update({name: value for name, value in environment.items() if is_provider_key(name) and value})
-    return keys
-
-
-def _keys_of(path: Path) -> dict[str, str]:
-    try:
-        text = path.expanduser().read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigurationInvalid(
-            f"TEAM_PROVIDER_KEYS_FILE {path} cannot be read ({reason}); point it to a file of NAME=VALUE lines."
-        ) from error
-    keys: dict[str, str] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        stripped = line.strip()
-        if not stripped or stripped.startswith("#"):
-            continue
-        name, separator, value = stripped.partition("=")
-        if not separator or not name.strip():
-            raise ConfigurationInvalid(f"Line {number} of {path} is not NAME=VALUE; correct it.")
-        keys[name.strip()] = value.strip().strip("'\"")
-    return keys
 
 
 def keys_pipe(keys: Mapping[str, str]) -> int:

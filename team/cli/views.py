@@ -1,140 +1,55 @@
-"""What the command line reads of the coordinator's answers. Unknown fields are ignored: versions may differ."""
+"""Answers of the coordinator that only operators read, and judgements about the shared ones."""
 
-from typing import Any
-
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
-
-
-class View(BaseModel):
-    """A lenient reading of one JSON object."""
-
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore")
+from team.model.events import Event
+from team.model.values import Value
+from team.model.views import TaskView, TeamMemberView, TeamView
 
 
-class WaitView(View):
-    kind: str
-    call_id: str | None = None
-    deadline: str | None = None
+class EventPage(Value):
+    """Events of one Session after some number; ``last_seq`` is the newest of its log."""
 
-
-class TurnView(View):
-    id: str
-    state: str
-    since: str | None = None
-    worker: str | None = None
-    waits: tuple[WaitView, ...] = ()
-
-
-class EndView(View):
-    reason: str
-    code: str | None = None
-    message: str | None = None
-
-
-class SessionView(View):
-    id: str
-    profile: str
-    cwd: str
-    model: str | None = None
-    parent_id: str | None = None
-    root_id: str
-    created_at: str
-    status: str
-    last_seq: int = 0
-    turn: TurnView | None = None
-    last_end: EndView | None = None
-    pending: int = 0
-    held: bool = False
-    workers: tuple[str, ...] = ()
-
-
-class MemberView(View):
-    target: str
-    role: str
-    status: str
-    description: str | None = None
-    context: str | None = None
-    model: str | None = None
-    phase: str | None = None
-    error: str | None = None
-    session_id: str | None = None
-    last_seq: int = 0
-    turn: TurnView | None = None
-    last_end: EndView | None = None
-    pending: int = 0
-    held: bool = False
-
-    @property
-    def is_busy(self) -> bool:
-        """Has an open turn, input that will open one, or is being created."""
-        return self.turn is not None or (self.pending > 0 and not self.held) or self.phase == "provisioning"
-
-
-class TaskView(View):
-    id: str
-    revision: int
-    subject: str
-    status: str
-    owner_name: str | None = None
-    blocked_by: tuple[str, ...] = ()
-    ready: bool = False
-    write_scopes: tuple[str, ...] = ()
-
-    @property
-    def is_open(self) -> bool:
-        return self.status in {"pending", "in_progress"}
-
-
-class TeamView(View):
-    team_id: str
-    members: tuple[MemberView, ...]
-    tasks: tuple[TaskView, ...] = ()
-    failure: Any = None
-
-    @property
-    def lead(self) -> MemberView:
-        """The Lead, always the first member."""
-        return self.members[0]
-
-    @property
-    def is_settled(self) -> bool:
-        """No member has an open turn or input that would open one."""
-        return not any(member.is_busy for member in self.members)
-
-
-class EventView(View):
-    seq: int
-    time: str
-    type: str
-    data: dict[str, Any]
-
-
-class EventPage(View):
-    events: tuple[EventView, ...]
+    events: tuple[Event, ...]
     last_seq: int = 0
 
 
-class ExecutingView(View):
+class Executing(Value):
     turn_id: str
     member: str | None = None
     team_id: str | None = None
 
 
-class WorkerView(View):
+class WorkerView(Value):
+    """One worker, as its newest heartbeat described it; ``last_seen`` is seconds since 1970."""
+
     name: str
-    last_seen: str | None = None
-    executing: tuple[ExecutingView, ...] = ()
+    last_seen: float | str | None = None
+    executing: tuple[Executing, ...] = ()
     slots: int = 0
 
 
-class DoctorSession(View):
+class DoctorSession(Value):
+    """Whether the projections of one Session equal the replay of its events."""
+
     id: str
     events: int
     ok: bool
     fault: str | None = None
 
 
-class DoctorView(View):
+class DoctorView(Value):
     ok: bool
-    sessions: tuple[DoctorSession, ...] = Field(default=())
+    sessions: tuple[DoctorSession, ...] = ()
+
+
+def is_busy(member: TeamMemberView) -> bool:
+    """Has an open turn, input that will open one, or is being created."""
+    return member.turn is not None or (member.pending > 0 and not member.held) or member.phase == "provisioning"
+
+
+def is_settled(team: TeamView) -> bool:
+    """No member has an open turn or input that would open one: the work is over."""
+    return not any(is_busy(member) for member in team.members)
+
+
+def is_open(task: TaskView) -> bool:
+    return task.status in {"pending", "in_progress"}
