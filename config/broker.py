@@ -1,10 +1,10 @@
 """What a broker URL may be, and the same server as redis-py names it."""
 
-from urllib.parse import SplitResult, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from team.model.errors import ConfigurationInvalid
 
-_SCHEMES = {"redis": "redis", "rediss": "rediss", "redis+socket": "unix"}
+_SCHEMES = ("redis", "rediss", "redis+socket")
 
 
 def redis_url(broker_url: str | None) -> str:
@@ -20,7 +20,10 @@ def redis_url(broker_url: str | None) -> str:
         raise ConfigurationInvalid(
             "TEAM_BROKER_URL is not usable: give redis://HOST:PORT/DB, rediss://... or redis+socket:///PATH"
         )
-    return urlunsplit(parts._replace(scheme=_SCHEMES[parts.scheme])) if parts.scheme == "redis+socket" else broker_url
+    if parts.scheme != "redis+socket":
+        return broker_url
+    database = parse_qs(parts.query).get("virtual_host", ["0"])[0]
+    return f"unix://{parts.path}?db={database}"
 
 
 def _parts(url: str) -> SplitResult | None:

@@ -1,0 +1,81 @@
+"""One claim while this worker executes it: its task, its clock, and why it was stopped."""
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from typing import Any, Literal
+
+import structlog
+
+from team.model.claims import Claim, Held
+from workers.checkout import Guard
+from workers.steps import describe
+
+_log = structlog.stdlib.get_logger(__name__)
+
+Stop = Literal["cancelled", "lapsed"]
+
+
+class Execution:
+    """Runs ``work`` as a task until it ends, is cancelled by the coordinator, or lapses without a renewal."""
+
+    def __init__(self, claim: Claim, work: Coroutine[Any, Any, str], *, guard: Guard, valid_until: float) -> None:
+        self.held = Held(turn_id=claim.turn_id, epoch=claim.epoch)
+        self._guard = guard
+        self._loop = asyncio.get_running_loop()
+        self._stopped: Stop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._log = _log.bind(
+            member=claim.member, team=claim.team_id, session=claim.session_id, turn=claim.turn_id, epoch=claim.epoch
+        )
+        self._began = time.monotonic()
+        self._guard.renewed(claim.turn_id, valid_until - self._began)
+        self.task = asyncio.ensure_future(work)
+        self._expect(valid_until)
+        self._log.info("turn claimed", step=claim.step)
+
+    def renewed(self, valid_until: float) -> None:
+        """On the heartbeat's thread: the guard learns it first, whatever the event loop is doing."""
+        self._guard.renewed(self.held.turn_id, valid_until - time.monotonic())
+        self._loop.call_soon_threadsafe(self._expect, valid_until)
+
+    def cancelled(self) -> None:
+        """On the heartbeat's thread: the coordinator ended the turn."""
+        self._loop.call_soon_threadsafe(self._stop, "cancelled")
+
+    async def ended(self) -> str:
+        """Wait for the end of the work; how it ended, with what stopped it before its own word."""
+        try:
+            await asyncio.wait({self.task})
+        finally:
+            self.task.cancel()
+        if self._stopped is not None and self.task.cancelled():
+            ending = str(self._stopped)
+        elif self.task.cancelled():
+            ending = "dropped"
+        elif (error := self.task.exception()) is not None:
+            self._log.error("claim dropped, its lease ends by itself", **describe(error))
+            ending = "dropped"
+        else:
+            ending = self.task.result()
+        self._log.info("claim over", ending=ending, seconds=round(time.monotonic() - self._began, 3))
+        return ending
+
+    def close(self) -> None:
+        """No timer stays behind."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _expect(self, valid_until: float) -> None:
+        self.close()
+        if self.task.done():
+            return
+        # The loop's clock is time.monotonic.
+        self._timer = self._loop.call_at(valid_until, self._stop, "lapsed")
+
+    def _stop(self, why: Stop) -> None:
+        if self.task.done() or self._stopped is not None:
+            return
+        self._stopped = why
+        self._log.warning("turn stopped", why=why)
+        self.task.cancel()
