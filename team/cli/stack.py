@@ -20,7 +20,6 @@ from config.settings import Settings
 from team.cli.broker import EmbeddedBroker, free_port
 from team.cli.children import Child, ChildSpec
 from team.cli.faults import StackFailed
-from team.cli.liveness import WorkerLiveness
 from team.cli.places import Owner, StackRecord, prepare, publish, remember_workspace, stack_lock, withdraw
 from team.cli.tokens import is_provider_key, stored_token
 
@@ -166,33 +165,20 @@ class Stack:
         return f"{what} ended with status {child.exit_code} and said nothing; look into {child.spec.log}."
 
     def _supervise(self) -> None:
-        liveness = WorkerLiveness(self._settings) if self._workers else None
-        try:
-            while not self._stopping.is_set():
-                for child in self._children():
-                    self._revive(child)
-                if liveness is not None:
-                    for name in liveness.deaf({child.spec.name: child.age_seconds for child in self._workers}):
-                        self._replace(name)
-                self._stopping.wait(_PERIOD_SECONDS)
-        finally:
-            if liveness is not None:
-                liveness.close()
+        while not self._stopping.is_set():
+            for child in self._children():
+                self._revive(child)
+            self._stopping.wait(_PERIOD_SECONDS)
 
     def _revive(self, child: Child) -> None:
         code = child.exit_code
-        if code == _MISCONFIGURED and child.restarts >= _TRIES:
+        if code == _MISCONFIGURED and child in self._workers:
+            # Its settings will not change. A coordinator says the same of a database that is away for a while.
             raise StackFailed(self._epitaph(child, child.spec.name))
         if child.revive():
             how = f"signal {-code}" if code is not None and code < 0 else f"status {code}"
             self._announce(f"{child.spec.name} ended ({how}) and was started again")
             self._publish()
-
-    def _replace(self, name: str) -> None:
-        """End a worker that takes no work any more; its turns go on elsewhere from the log."""
-        child = next(child for child in self._workers if child.spec.name == name)
-        self._announce(f"{name} takes no work any more and is replaced")
-        child.signal(signal.SIGKILL)
 
     def _bring_down(self) -> None:
         withdraw(self.plan.data_dir)
