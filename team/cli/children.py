@@ -86,6 +86,11 @@ class Child:
         """How long ago it was started."""
         return time.monotonic() - self._started
 
+    @property
+    def delay_seconds(self) -> float:
+        """How long a restart waits after the next failure."""
+        return self._delay
+
     def start(self) -> None:
         """Start it; its output goes to its log.
 

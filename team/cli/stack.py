@@ -263,6 +263,8 @@ def child_environment(settings: Settings, inherited: Mapping[str, str], *, worke
         else:
             text = json.dumps(value)
         environment[f"TEAM_{name.upper()}"] = text
+    # The reason of a failure has to be the last line of the log, not the first of a late flush.
+    environment["PYTHONUNBUFFERED"] = "1"
     packages = str(Path(team.__file__).parents[1])
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (packages, inherited.get("PYTHONPATH"))))
     return environment
