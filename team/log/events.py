@@ -76,7 +76,7 @@ def stream_events(connection: Connection, session_id: str) -> Iterator[Event]:
 
 def read_history(connection: Connection, session_id: str, after: int, compacted_seq: int) -> list[HistoryEntry]:
     """What a model sees of the log after ``after``; a cold reader starts at the last compaction."""
-    start = after if after else max(0, compacted_seq - 1)
+    start = after or max(0, compacted_seq - 1)
     query = (
         select(_event.c.seq, _event.c.type, _event.c.data)
         .where(_event.c.session_id == session_id, _event.c.visible, _event.c.seq > start)

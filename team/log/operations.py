@@ -35,9 +35,7 @@ def close_operation(connection: Connection, team_id: str, name: str) -> None:
 
 def expired_operations(connection: Connection, now: float) -> list[tuple[str, str, str]]:
     """(Team, name, call key) of provisionings whose creator is gone."""
-    query = select(_operation.c.team_id, _operation.c.name, _operation.c.call_key).where(
-        _operation.c.lease_until < now
-    )
+    query = select(_operation.c.team_id, _operation.c.name, _operation.c.call_key).where(_operation.c.lease_until < now)
     return [(row[0], row[1], row[2]) for row in connection.execute(query)]
 
 
@@ -50,16 +48,12 @@ def recorded_request(connection: Connection, actor: str, key: str) -> tuple[str,
     return None if row is None else (row[0], row[1])
 
 
-def record_request(
-    connection: Connection, actor: str, key: str, request: str, response: str, now: float
-) -> bool:
+def record_request(connection: Connection, actor: str, key: str, request: str, response: str, now: float) -> bool:
     """Record a response; False when the key was recorded meanwhile."""
     try:
         with connection.begin_nested():
             connection.execute(
-                insert(_idempotency).values(
-                    actor=actor, key=key, request=request, response=response, created_at=now
-                )
+                insert(_idempotency).values(actor=actor, key=key, request=request, response=response, created_at=now)
             )
     except IntegrityError:
         return False

@@ -180,9 +180,7 @@ def sent_during(connection: Connection, target_id: str, sender_turn: str) -> boo
 
 def turns(connection: Connection, session_id: str, limit: int = 1) -> Sequence[TurnSlice]:
     """The newest turns, newest first."""
-    query = (
-        select(_turn.c.data).where(_turn.c.session_id == session_id).order_by(_turn.c.ordinal.desc()).limit(limit)
-    )
+    query = select(_turn.c.data).where(_turn.c.session_id == session_id).order_by(_turn.c.ordinal.desc()).limit(limit)
     return [TurnSlice.model_validate_json(data) for data in connection.execute(query).scalars()]
 
 

@@ -31,6 +31,7 @@ class Run:
     reason: str
     epoch: int
     losses: int
+    attempts: int
     worker: str | None
     token: str | None
     request_id: str | None
@@ -84,6 +85,7 @@ def insert_run(
             reason=reason,
             epoch=0,
             losses=0,
+            attempts=0,
             next_dispatch_at=dispatch_at,
             dispatches=0,
         )
@@ -169,8 +171,18 @@ def delete_run(connection: Connection, turn_id: str) -> None:
     connection.execute(delete(_run).where(_run.c.turn_id == turn_id))
 
 
-def reset_losses(connection: Connection, turn_id: str) -> None:
-    connection.execute(update(_run).where(_run.c.turn_id == turn_id, _run.c.losses > 0).values(losses=0))
+def step_done(connection: Connection, turn_id: str) -> None:
+    """A step was committed: lost workers and failed requests before it no longer count."""
+    connection.execute(
+        update(_run)
+        .where(_run.c.turn_id == turn_id, or_(_run.c.losses > 0, _run.c.attempts > 0))
+        .values(losses=0, attempts=0)
+    )
+
+
+def count_attempt(connection: Connection, turn_id: str) -> None:
+    """One more request of this step failed and was put off."""
+    connection.execute(update(_run).where(_run.c.turn_id == turn_id).values(attempts=_run.c.attempts + 1))
 
 
 def queued_runs(connection: Connection, queues: Sequence[str], now: float, limit: int) -> list[Run]:
@@ -193,9 +205,7 @@ def renew(connection: Connection, turn_id: str, epoch: int, worker: str, lease_u
     """Extend the lease of exactly this claim; False when the claim is over."""
     changed = connection.execute(
         update(_run)
-        .where(
-            _run.c.turn_id == turn_id, _run.c.epoch == epoch, _run.c.state == "running", _run.c.worker == worker
-        )
+        .where(_run.c.turn_id == turn_id, _run.c.epoch == epoch, _run.c.state == "running", _run.c.worker == worker)
         .values(lease_until=lease_until)
     )
     return changed.rowcount > 0
@@ -203,7 +213,10 @@ def renew(connection: Connection, turn_id: str, epoch: int, worker: str, lease_u
 
 def expired_runs(connection: Connection, now: float, limit: int) -> list[Run]:
     query = (
-        select(_run).where(_run.c.state == "running", _run.c.lease_until < now).order_by(_run.c.lease_until).limit(limit)
+        select(_run)
+        .where(_run.c.state == "running", _run.c.lease_until < now)
+        .order_by(_run.c.lease_until)
+        .limit(limit)
     )
     return [Run(*row) for row in connection.execute(query)]
 
@@ -232,19 +245,35 @@ def count_queued(connection: Connection) -> int:
     return connection.execute(select(func.count()).where(_run.c.state == "queued")).scalar_one()
 
 
-def recorded_write(connection: Connection, turn_id: str, epoch: int, number: int) -> tuple[str, str] | None:
-    """(kind, response) of a numbered write that was committed before."""
-    query = select(_write.c.kind, _write.c.response).where(
-        _write.c.turn_id == turn_id, _write.c.epoch == epoch, _write.c.number == number
+def recorded_write(
+    connection: Connection, turn_id: str, epoch: int, number: int, token: str
+) -> tuple[SessionId, str, str] | None:
+    """(Session, kind, response) of a numbered write that this claim committed before."""
+    query = select(_write.c.session_id, _write.c.kind, _write.c.response).where(
+        _write.c.turn_id == turn_id, _write.c.epoch == epoch, _write.c.number == number, _write.c.token == token
     )
     row = connection.execute(query).one_or_none()
-    return None if row is None else (row[0], row[1])
+    return None if row is None else (SessionId(row[0]), row[1], row[2])
 
 
-def record_write(connection: Connection, turn_id: str, epoch: int, number: int, kind: str, response: str) -> None:
+def record_write(connection: Connection, run: Run, number: int, *, kind: str, response: str, now: float) -> None:
     connection.execute(
-        insert(_write).values(turn_id=turn_id, epoch=epoch, number=number, kind=kind, response=response)
+        insert(_write).values(
+            turn_id=run.turn_id,
+            epoch=run.epoch,
+            number=number,
+            session_id=run.session_id,
+            token=run.token,
+            kind=kind,
+            response=response,
+            created_at=now,
+        )
     )
+
+
+def forget_writes(connection: Connection, before: float) -> None:
+    """Drop recorded writes that no retry can ask for any more."""
+    connection.execute(delete(_write).where(_write.c.created_at < before))
 
 
 def session_workers(connection: Connection, session_id: str) -> list[str]:

@@ -34,7 +34,7 @@ class LockedSession:
     guard_until: float | None
 
 
-def _decode(row: "Row[tuple[str, str, str | None, int | None, float | None]]") -> LockedSession:
+def _decode(row: "Row[str, str, str | None, int | None, float | None]") -> LockedSession:
     return LockedSession(
         SessionHeader.model_validate_json(row[0]), HeadSlice.model_validate_json(row[1]), row[2], row[3], row[4]
     )
@@ -130,9 +130,7 @@ def set_closed(connection: Connection, team_id: str, closed: bool) -> None:
 
 
 def raise_counter(connection: Connection, team_id: str) -> None:
-    connection.execute(
-        update(_team).where(_team.c.team_id == team_id).values(edge_counter=_team.c.edge_counter + 1)
-    )
+    connection.execute(update(_team).where(_team.c.team_id == team_id).values(edge_counter=_team.c.edge_counter + 1))
 
 
 def set_guard(

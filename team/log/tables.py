@@ -1,4 +1,5 @@
-# pyright: reportAssignmentType=false, reportIncompatibleVariableOverride=false -- SQLModel types __tablename__ as a declared_attr
+# pyright: reportAssignmentType=false, reportIncompatibleVariableOverride=false
+# SQLModel types __tablename__ as a declared attribute and metadata as an instance variable.
 """SQL tables of the log. Projections can be rebuilt from events; runtime rows are not events and are not compared.
 
 
@@ -195,6 +196,7 @@ class RunRow(Row, table=True):
     reason: str
     epoch: int = 0
     losses: int = 0
+    attempts: int = 0
     worker: str | None = None
     token: str | None = None
     request_id: str | None = Field(default=None, unique=True)
@@ -215,14 +217,17 @@ class ClaimRow(Row, table=True):
 
 
 class WriteRow(Row, table=True):
-    """Runtime: the recorded response of one numbered worker write; deleted when the turn has ended."""
+    """Runtime: the recorded response of one numbered worker write; dropped when no retry can ask for it."""
 
     __tablename__ = "write"
     turn_id: str = Field(primary_key=True)
     epoch: int = Field(primary_key=True)
     number: int = Field(primary_key=True)
+    session_id: str
+    token: str
     kind: str
     response: str
+    created_at: float = Field(index=True)
 
 
 class WaitRow(Row, table=True):

@@ -45,6 +45,7 @@ class Transaction:
         self._now: float | None = None
         self._team_counters: dict[TeamId, int] = {}
         self._raised: set[TeamId] = set()
+        self._counted: set[TeamId] = set()
         self._sessions: dict[SessionId, LockedSession] = {}
         self._slices: dict[tuple[SessionId, Key], Slice | None] = {}
         self._dirty: dict[tuple[SessionId, Key], Slice] = {}
@@ -64,6 +65,10 @@ class Transaction:
                 raise RuntimeError("the Team row is locked before Session rows")
             self._team_counters[team_id] = sessions.lock_team(self.connection, team_id)
         return self._team_counters[team_id]
+
+    def lock_own_team(self, team_id: TeamId) -> None:
+        """Take note of the Team row that this transaction itself inserted: nobody else can hold it."""
+        self._team_counters[team_id] = 0
 
     def lock_sessions(self, *session_ids: SessionId) -> None:
         """Lock Session rows in one statement, ordered by (depth, id).
@@ -223,11 +228,14 @@ class Transaction:
         self.effects.edges[team_id] = self._team_counters[team_id] + 1
 
     def flush(self) -> None:
-        """Write events, projection rows and edge counters; called once, right before the commit."""
+        """Write the events, projection rows and edge counters gathered so far; the rest follows at the commit."""
         insert_events(self.connection, self._appended)
         projections.store(self.connection, self._dirty)
-        for team_id in self._raised:
+        self._appended.clear()
+        self._dirty.clear()
+        for team_id in self._raised - self._counted:
             sessions.raise_counter(self.connection, team_id)
+            self._counted.add(team_id)
 
 
 def write(

@@ -54,9 +54,7 @@ def team_waits(connection: Connection, team_id: str) -> list[Wait]:
 
 def woken_waits(connection: Connection, team_id: str, counter: int) -> list[Wait]:
     """Open wait_agent waits of the Team that were registered before this edge."""
-    query = select(_wait).where(
-        _wait.c.team_id == team_id, _wait.c.kind == "wait-agent", _wait.c.counter < counter
-    )
+    query = select(_wait).where(_wait.c.team_id == team_id, _wait.c.kind == "wait-agent", _wait.c.counter < counter)
     return [Wait(*row) for row in connection.execute(query)]
 
 

@@ -56,7 +56,8 @@ class Claim(Value):
 
     ``token`` authenticates every write of this claim. ``history`` starts after ``history_after``. ``step`` is 0 when
     the worker must ask for a boundary first; otherwise the open step: ``answered`` says whether its model answer is
-    committed, and ``pending`` lists its calls without a result.
+    committed, ``attempt`` counts its requests that failed and were put off, and ``pending`` lists its calls without a
+    result.
     """
 
     turn_id: TurnId
@@ -70,6 +71,7 @@ class Claim(Value):
     workspace_id: str
     step: int = 0
     answered: bool = False
+    attempt: int = 0
     pending: tuple[PendingCall, ...] = ()
     history_after: int = 0
     history: tuple[HistoryEntry, ...] = ()

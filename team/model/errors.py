@@ -1,5 +1,6 @@
 """One error base: a stable code, an HTTP status, and a text that tells the reader what to do next."""
 
+import json
 from typing import ClassVar
 
 _BY_CODE: dict[str, type["TeamError"]] = {}
@@ -29,6 +30,11 @@ def error_types() -> dict[str, type[TeamError]]:
 def error_from(code: str, message: str) -> TeamError:
     """The error that a response body names; an unknown code becomes the base class."""
     return _BY_CODE.get(code, TeamError)(message)
+
+
+def error_json(code: str, message: str) -> str:
+    """An error as a model and an HTTP client see it: compact JSON."""
+    return json.dumps({"error": {"code": code, "message": message}}, ensure_ascii=False, separators=(",", ":"))
 
 
 # Team operations (DESIGN section 6).

@@ -93,7 +93,8 @@ def apply(header: SessionHeader, lookup: Lookup, seq: int, data: EventData) -> C
     head = reader.head()
     reader.expect(seq == head.seq + 1, f"the event before it is number {head.seq}")
     if reader.seeded:
-        reader.expect(data.event_type in CONVERSATION, f"a fork cannot carry {data.event_type}")
+        carried = data.event_type in CONVERSATION or (seq == 1 and isinstance(data, SubagentDescribed))
+        reader.expect(carried, f"a fork cannot carry {data.event_type}")
     changes = _apply(data, reader)
     advanced = changes.get(HEAD, head)
     assert isinstance(advanced, HeadSlice)

@@ -21,14 +21,19 @@ MAX_NAME_LENGTH: Final = 64
 _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 
 Provider = Literal["fresh", "fork", "external"]
+Context = Literal["fresh", "fork"]
 Phase = Literal["provisioning", "active", "failed"]
 TaskStatus = Literal["pending", "in_progress", "completed", "deleted"]
 SequenceNumber = Annotated[int, Field(ge=1, le=MAX_SAFE_INTEGER)]
 
 
+UNOWNED: Final = "unowned"
+"""The owner filter for tasks of nobody; no member can have this name."""
+
+
 def is_member_name(name: str) -> bool:
-    """Lowercase kebab-case, at most 64 characters, not the reserved name of the Lead."""
-    return len(name) <= MAX_NAME_LENGTH and _NAME.fullmatch(name) is not None and name != LEAD_NAME
+    """Lowercase kebab-case, at most 64 characters, not a reserved word."""
+    return len(name) <= MAX_NAME_LENGTH and _NAME.fullmatch(name) is not None and name not in (LEAD_NAME, UNOWNED)
 
 
 def _member_name(name: str) -> str:
@@ -54,7 +59,7 @@ class MemberSnapshot(Value):
     name: MemberName
     description: str
     provider: Provider
-    context: Literal["fresh", "fork"]
+    context: Context
     phase: Phase
     error: str | None = None
     model: str | None = None

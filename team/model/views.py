@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import RootModel
 
 from team.model.ids import LEAD_NAME, MessageId, SessionId, TaskId, TeamId, TurnId
-from team.model.snapshots import MemberSnapshot, Phase, Provider, TaskSnapshot, TaskStatus
+from team.model.snapshots import Context, MemberSnapshot, Phase, Provider, TaskSnapshot, TaskStatus
 from team.model.values import Value
 
 Availability = Literal["running", "inactive", "provisioning", "failed"]
@@ -19,7 +19,7 @@ class MemberView(Value):
     status: Availability
     description: str | None = None
     provider: Provider | None = None
-    context: Literal["fresh", "fork"] | None = None
+    context: Context | None = None
     model: str | None = None
     diagnostics: tuple[str, ...] = ()
 
@@ -202,7 +202,7 @@ class TeamMemberView(Value):
     session_id: SessionId
     description: str | None = None
     provider: Provider | None = None
-    context: Literal["fresh", "fork"] | None = None
+    context: Context | None = None
     model: str | None = None
     error: str | None = None
     last_seq: int = 0

@@ -112,8 +112,23 @@ def find(board: Board, wanted: str) -> TaskSnapshot:
     """The task with exactly this id. Raises TaskNotFound."""
     task = board.get(TaskId(wanted)) if task_number(wanted) is not None else None
     if task is None:
-        raise TaskNotFound(f"There is no task {ascii(wanted[:80])}; team_task_list shows the board.")
+        raise TaskNotFound(f"There is no task {wanted[:80]!a}; team_task_list shows the board.")
     return task
+
+
+def number_of(task: TaskSnapshot) -> int:
+    """The number in a task's id: its place on the board."""
+    return task_number(task.id) or 0
+
+
+def cursor_number(cursor: str | None) -> int:
+    """The task number behind which a page starts. Raises InvalidArgument."""
+    if cursor is None:
+        return 0
+    number = task_number(cursor)
+    if number is None:
+        raise InvalidArgument(f"{cursor[:80]!a} is no cursor; pass the nextCursor of the page before, or leave it out.")
+    return number
 
 
 def decide(board: Board, caller: Member, request: Update, names: Mapping[SessionId, str]) -> TaskSnapshot:
@@ -203,9 +218,7 @@ def _edit(_board: Board, task: TaskSnapshot, _caller: Member, request: Update, _
     return changes
 
 
-def _set_dependencies(
-    board: Board, task: TaskSnapshot, _caller: Member, request: Update, _owner: str
-) -> _Changes:
+def _set_dependencies(board: Board, task: TaskSnapshot, _caller: Member, request: Update, _owner: str) -> _Changes:
     _require_live(task, "given dependencies")
     return {"blocked_by": _blockers(board, task, request.blocked_by or ())}
 
@@ -337,6 +350,6 @@ def _scope(scope: str) -> str:
     )
     if not sound:
         raise InvalidWriteScope(
-            f"{ascii(scope[:80])} is not a write scope: use a relative path prefix such as 'src/parser', without '..'."
+            f"{scope[:80]!a} is not a write scope: use a relative path prefix such as 'src/parser', without '..'."
         )
     return "/".join(parts) or "."

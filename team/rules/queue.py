@@ -33,7 +33,5 @@ def requeue(tx: Transaction, turn: TurnSlice, run: runs.Run, reason: str, *, los
     if turn.phase == "parked":
         tx.append(run.session_id, TurnResumed(turn_id=turn.turn_id))
     dispatch_at = tx.now + tx.settings.dispatch_backoff_seconds
-    runs.queue_run(
-        tx.connection, turn.turn_id, now=tx.now, dispatch_at=dispatch_at, reason=reason, losses=losses
-    )
+    runs.queue_run(tx.connection, turn.turn_id, now=tx.now, dispatch_at=dispatch_at, reason=reason, losses=losses)
     tx.effects.queued.append(turn.turn_id)

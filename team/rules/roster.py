@@ -19,7 +19,7 @@ from team.model.errors import (
 from team.model.events import MemberChanged
 from team.model.ids import LEAD_NAME, SessionId, TeamId, new_session_id
 from team.model.slices import HeadSlice
-from team.model.snapshots import MAX_NAME_LENGTH, MemberSnapshot, SessionHeader, is_member_name
+from team.model.snapshots import MAX_NAME_LENGTH, UNOWNED, Context, MemberSnapshot, SessionHeader, is_member_name
 from team.model.views import Availability, MemberView, availability
 
 MAX_DESCRIPTION_CHARACTERS = 200
@@ -87,7 +87,7 @@ def resolve(tx: Transaction, team_id: TeamId, target: str) -> Member:
         if snapshot.name == target:
             return Member(snapshot.name, snapshot.id, snapshot)
     valid = ", ".join([LEAD_NAME, *(snapshot.name for snapshot in roster)])
-    raise MemberNotFound(f"There is no member {ascii(target[:80])}. Exact names: {valid}.")
+    raise MemberNotFound(f"There is no member {target[:80]!a}. Exact names: {valid}.")
 
 
 def require_reachable(member: Member) -> None:
@@ -104,8 +104,16 @@ def require_open(tx: Transaction, team_id: TeamId) -> None:
 
 
 def reserve(
-    tx: Transaction, lead: Member, team_id: TeamId, *, name: str, description: str, context: str,
-    provider: str, model: str | None, call_key: str, actor: str | None,
+    tx: Transaction,
+    lead: Member,
+    team_id: TeamId,
+    *,
+    name: str,
+    description: str,
+    context: Context,
+    model: str | None,
+    call_key: str,
+    actor: str | None,
 ) -> MemberSnapshot:
     """Commit 1 of a creation: reserve the name for ever and the child's Session id.
 
@@ -116,8 +124,8 @@ def reserve(
     require_open(tx, team_id)
     if not is_member_name(name):
         raise InvalidMemberName(
-            f"{ascii(name[:80])} is not a member name: use lowercase kebab-case, at most {MAX_NAME_LENGTH} characters, "
-            f"not '{LEAD_NAME}'."
+            f"{name[:80]!a} is not a member name: use lowercase kebab-case, at most {MAX_NAME_LENGTH} characters, "
+            f"not '{LEAD_NAME}' or '{UNOWNED}'."
         )
     if not description.strip():
         raise InvalidArgument("A teammate needs a description: one line on what it is for.")
@@ -141,8 +149,8 @@ def reserve(
         id=new_session_id(),
         name=name,
         description=description,
-        provider=provider,  # pyright: ignore[reportArgumentType] -- pydantic refuses others
-        context=context,  # pyright: ignore[reportArgumentType] -- pydantic refuses others
+        provider=context,
+        context=context,
         phase="provisioning",
         model=model,
     )
@@ -205,5 +213,3 @@ def head_of(tx: Transaction, session_id: SessionId) -> HeadSlice | None:
     """A head read without a lock, for views."""
     found = sessions.find_sessions(tx.connection, [session_id])
     return found[session_id].head if session_id in found else None
-
-

@@ -4,7 +4,7 @@ from team.log import projections, runs, sessions, waits
 from team.log.transaction import Transaction
 from team.model.claims import AnswerRequest, PendingCall
 from team.model.content import ContentBlock, ToolCallBlock, text_of
-from team.model.errors import TurnConflict
+from team.model.errors import TurnConflict, WaitAborted, error_json
 from team.model.events import (
     HOLDING,
     AssistantMessage,
@@ -38,7 +38,9 @@ def sessions_of_end(header: SessionHeader) -> tuple[SessionId, ...]:
     return (header.id,) if header.parent_id is None else (header.parent_id, header.id)
 
 
-def start_step(tx: Transaction, session_id: SessionId, turn: TurnSlice, header: RequestHeader, identity: tuple[ContentBlock, ...]) -> int:
+def start_step(
+    tx: Transaction, session_id: SessionId, turn: TurnSlice, header: RequestHeader, identity: tuple[ContentBlock, ...]
+) -> int:
     """Begin the next step: log what the model will see anew, then claim steerable input. Returns its number.
 
     The first step of a turn also claims the `turn` item that the turn was opened for: the oldest pending one, unless
@@ -63,15 +65,13 @@ def _claim_input(tx: Transaction, session_id: SessionId, turn: TurnSlice, step: 
     inserted = tx.event(session_id, item.seq)
     assert isinstance(inserted, InboxInserted)
     tx.append(session_id, InboxClaimed(message_id=item.message_id, turn_id=turn.turn_id, step=step))
-    tx.append(
-        session_id, UserMessage(message_id=item.message_id, content=inserted.content, source=inserted.source)
-    )
+    tx.append(session_id, UserMessage(message_id=item.message_id, content=inserted.content, source=inserted.source))
 
 
 def end_step(tx: Transaction, session_id: SessionId, turn: TurnSlice) -> TurnSlice:
     tx.append(session_id, StepEnded(turn_id=turn.turn_id, step=turn.step))
-    runs.reset_losses(tx.connection, turn.turn_id)
-    return _turn(tx, session_id, turn)
+    runs.step_done(tx.connection, turn.turn_id)
+    return current(tx, session_id, turn)
 
 
 def end(
@@ -82,6 +82,7 @@ def end(
     *,
     code: str | None = None,
     message: str | None = None,
+    notify: bool = True,
 ) -> None:
     """End a turn, and open the next one if accepted input is waiting: one transaction, so none is ever lost.
 
@@ -97,16 +98,25 @@ def end(
         tx.raise_edge(header.team_id)
     if tx.head(session_id).pending and reason not in HOLDING:
         begin(tx, session_id, "input arrived during the last turn")
-    settlement.notify(tx, session_id, _turn(tx, session_id, turn))
+    if notify:
+        settlement.notify(tx, session_id, current(tx, session_id, turn))
 
 
-def abandon_calls(tx: Transaction, session_id: SessionId, turn: TurnSlice, outcome: Outcome, text: str) -> TurnSlice:
-    """Give every unanswered call of the open step its one result, so that the history stays paired."""
+def abandon_calls(tx: Transaction, session_id: SessionId, turn: TurnSlice, text: str) -> TurnSlice:
+    """Give every unanswered call of the open step its one result, so that the history stays paired.
+
+    A wait is known to have had no effect; of any other call the outcome is unknown.
+    """
     if turn.open_calls:
+        waiting = {(wait.step, wait.index) for wait in waits.turn_waits(tx.connection, turn.turn_id)}
         for call in tx.calls(session_id, turn):
-            if call.result_seq is None:
-                give_result(tx, session_id, call, outcome, text)
-    return _turn(tx, session_id, turn)
+            if call.result_seq is not None:
+                continue
+            if (call.step, call.index) in waiting:
+                give_result(tx, session_id, call, "error", error_json(WaitAborted.code, ABORTED_WAIT))
+            else:
+                give_result(tx, session_id, call, "unknown", text)
+    return current(tx, session_id, turn)
 
 
 def give_result(tx: Transaction, session_id: SessionId, call: CallSlice, outcome: Outcome, content: str) -> int:
@@ -123,8 +133,8 @@ def give_result(tx: Transaction, session_id: SessionId, call: CallSlice, outcome
     )
 
 
-def answer(tx: Transaction, session_id: SessionId, turn: TurnSlice, request: AnswerRequest) -> tuple[int, tuple[ContentBlock, ...]]:
-    """Append a model answer with its calls; rewrites call ids that this log has used before.
+def answer(tx: Transaction, session_id: SessionId, turn: TurnSlice, request: AnswerRequest) -> int:
+    """Append a model answer with its calls, returns its seq; rewrites call ids that this log has used before.
 
     Raises TurnConflict when the open step is another one or has its answer.
     """
@@ -156,7 +166,7 @@ def answer(tx: Transaction, session_id: SessionId, turn: TurnSlice, request: Ans
                 arguments=call.arguments,
             ),
         )
-    return seq, content
+    return seq
 
 
 def _unique_calls(
@@ -225,19 +235,31 @@ def lose(tx: Transaction, session_id: SessionId, turn: TurnSlice, run: runs.Run)
     if losses < tx.settings.poison_losses:
         requeue(tx, turn, run, f"its worker was lost ({losses} in a row)", losses=losses)
         return
-    turn = abandon_calls(tx, session_id, turn, "unknown", LOST_CALL)
+    turn = abandon_calls(tx, session_id, turn, LOST_CALL)
     message = f"The turn lost its worker {losses} times without finishing a step; last worker {run.worker}."
     end(tx, session_id, turn, "error", code="poison", message=message)
 
 
-def abort(tx: Transaction, session_id: SessionId, turn: TurnSlice, run: runs.Run | None, message: str) -> None:
-    """End a turn at once, wherever it is; the Session stays guarded until the old worker confirms or its lease ends."""
+def abort(
+    tx: Transaction,
+    session_id: SessionId,
+    turn: TurnSlice,
+    run: runs.Run | None,
+    message: str,
+    *,
+    notify: bool = True,
+) -> None:
+    """End a turn at once, wherever it is.
+
+    The Session stays guarded until the old worker confirms or its lease ends, so that two workers never act for it.
+    """
     if run is not None and run.state == "running":
         sessions.set_guard(tx.connection, session_id, run.turn_id, run.epoch, run.lease_until)
-    turn = abandon_calls(tx, session_id, turn, "unknown", INTERRUPTED_CALL)
-    end(tx, session_id, turn, "aborted", message=message)
+    turn = abandon_calls(tx, session_id, turn, INTERRUPTED_CALL)
+    end(tx, session_id, turn, "aborted", message=message, notify=notify)
 
 
+ABORTED_WAIT = "The turn ended while this call was waiting. Read the roster and the board to see where things stand."
 LOST_CALL = (
     "The worker of this call was lost. Its outcome is unknown: it may have happened in whole, in part or not at all. "
     "Look at the actual state before you repeat it."
@@ -262,8 +284,8 @@ def last_text(tx: Transaction, session_id: SessionId, turn: TurnSlice) -> str:
     return text_of(message.content)
 
 
-def _turn(tx: Transaction, session_id: SessionId, turn: TurnSlice) -> TurnSlice:
-    current = tx.find(session_id, ("turn", turn.turn_id), TurnSlice)
-    assert current is not None
-    return current
-
+def current(tx: Transaction, session_id: SessionId, turn: TurnSlice) -> TurnSlice:
+    """The turn with what this transaction appended."""
+    found = tx.find(session_id, ("turn", turn.turn_id), TurnSlice)
+    assert found is not None
+    return found

@@ -8,7 +8,7 @@ from team.log.transaction import Transaction
 from team.log.waits import Wait
 from team.model.errors import InvalidTimeout
 from team.model.ids import SessionId, TeamId
-from team.model.slices import CallSlice, TurnSlice
+from team.model.slices import CallSlice
 from team.model.views import NoProgress, WaitView
 from team.rules import turns
 from team.rules.queue import requeue
@@ -26,7 +26,9 @@ def check_timeout(timeout_ms: int | None) -> int:
     return value
 
 
-def register(tx: Transaction, team_id: TeamId, call: CallSlice, session_id: SessionId, timeout_ms: int) -> WaitView | None:
+def register(
+    tx: Transaction, team_id: TeamId, call: CallSlice, session_id: SessionId, timeout_ms: int
+) -> WaitView | None:
     """Register a wait_agent call under the Team's lock: earlier edges are not replayed.
 
     Returns a result at once when steerable input is pending already; otherwise None, and the call is waiting.
@@ -50,7 +52,7 @@ def register(tx: Transaction, team_id: TeamId, call: CallSlice, session_id: Sess
     return None
 
 
-def settle_before_parking(tx: Transaction, session_id: SessionId, turn: TurnSlice, open_waits: Sequence[Wait]) -> bool:
+def settle_before_parking(tx: Transaction, session_id: SessionId, open_waits: Sequence[Wait]) -> bool:
     """Resolve the wait_agent waits of a turn that is about to park, when parking would miss or await nothing.
 
     True when something was resolved: input is pending, an edge passed since the registration, a deadline is due, or
@@ -81,7 +83,9 @@ def no_progress(tx: Transaction, team_id: TeamId, session_id: SessionId | None) 
         return None
     members = {SessionId(team_id), *(member.id for member in tx.members(team_id))}
     others = [
-        run for run in runs.team_runs(tx.connection, team_id) if run.session_id != session_id and run.session_id in members
+        run
+        for run in runs.team_runs(tx.connection, team_id)
+        if run.session_id != session_id and run.session_id in members
     ]
     if not others:
         return NoProgress(
@@ -93,8 +97,10 @@ def no_progress(tx: Transaction, team_id: TeamId, session_id: SessionId | None) 
     open_waits = waits.turns_waits(tx.connection, [run.turn_id for run in others])
     for run in others:
         own = [wait for wait in open_waits if wait.turn_id == run.turn_id]
-        idle = run.state == "parked" and bool(own) and all(
-            wait.kind == "wait-agent" and wait.counter == counter and wait.deadline > tx.now for wait in own
+        idle = (
+            run.state == "parked"
+            and bool(own)
+            and all(wait.kind == "wait-agent" and wait.counter == counter and wait.deadline > tx.now for wait in own)
         )
         if not idle or tx.peek_head(run.session_id).pending:
             return None

@@ -1,0 +1,56 @@
+"""Profiles: a model, tools, limits and prompt parts, as TOML. Shipped ones lie in ``config/profiles``."""
+
+import tomllib
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+SHIPPED: Final = Path(__file__).parent / "profiles"
+
+
+class ProfileError(ValueError):
+    """A profile that does not exist or cannot be read; the text says what to do."""
+
+
+class Profile(BaseModel):
+    """What a Session may do and is told. ``prompt`` parts are joined by blank lines into the system prompt."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    description: str
+    model: str | None = None
+    tools: tuple[str, ...]
+    prompt: tuple[str, ...]
+    max_steps: int | None = Field(default=None, ge=1)
+
+    @property
+    def is_team(self) -> bool:
+        """Whether its Sessions may lead and join Teams."""
+        return "spawn_teammate" in self.tools
+
+
+@lru_cache(maxsize=64)
+def load_profile(name: str, extra: Path | None = None) -> Profile:
+    """Read a profile by name, deployment's own first. Raises ProfileError."""
+    folders = [folder for folder in (extra, SHIPPED) if folder is not None]
+    if name in profile_names(extra):
+        for folder in folders:
+            path = folder / f"{name}.toml"
+            if path.is_file():
+                return _read(path, name)
+    raise ProfileError(f"There is no profile {name!r}; choose one of: {', '.join(profile_names(extra))}.")
+
+
+def profile_names(extra: Path | None = None) -> list[str]:
+    folders = [folder for folder in (extra, SHIPPED) if folder is not None and folder.is_dir()]
+    return sorted({path.stem for folder in folders for path in folder.glob("*.toml")})
+
+
+def _read(path: Path, name: str) -> Profile:
+    try:
+        return Profile.model_validate({"name": name, **tomllib.loads(path.read_text(encoding="utf-8"))})
+    except (tomllib.TOMLDecodeError, ValidationError, OSError) as error:
+        raise ProfileError(f"The profile {path} cannot be used: {error}") from error

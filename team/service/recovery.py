@@ -1,0 +1,148 @@
+"""RecoveryService: what loops do on behalf of nobody. Each decision is taken anew under the locks it needs."""
+
+from team.log import operations, runs, sessions, waits
+from team.log.events import stream_events
+from team.log.runs import Run
+from team.log.transaction import Transaction
+from team.log.waits import Wait
+from team.model.errors import LogDamaged, SessionNotFound
+from team.model.events import InboxInserted, SubagentDescribed, UserMessage
+from team.model.ids import SessionId, TeamId
+from team.model.snapshots import MemberSnapshot
+from team.model.views import WaitView
+from team.rules import roster, waiting
+from team.service.store import Store
+
+LOST_CREATOR = "its creation was cut off before the prompt was accepted"
+
+
+class RecoveryService:
+    """Wakes, deadlines, due dispatches, cut-off creations. Idempotent; safe with several coordinators."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def wake(self, team_id: TeamId) -> int:
+        """Resolve all wait_agent waits that an edge of the Team has passed, in one transaction; returns how many."""
+
+        def resolve(tx: Transaction) -> int:
+            counter = tx.lock_team(team_id)
+            woken = waits.woken_waits(tx.connection, team_id, counter)
+            tx.lock_sessions(*(wait.session_id for wait in woken))
+            return waiting.resolve(tx, woken, WaitView(timed_out=False))
+
+        with self._store.reading() as connection:
+            if not waits.woken_waits(connection, team_id, sessions.edge_counter(connection, team_id)):
+                return 0
+        return self._store.writing(resolve)
+
+    def wake_missed(self) -> int:
+        """Resolve what pub/sub missed, in every Team."""
+        with self._store.reading() as connection:
+            missed = waits.missed_teams(connection)
+        return sum(self.wake(team_id) for team_id, _counter in missed)
+
+    def expire_waits(self) -> int:
+        """Resolve waits whose deadline has passed on the database's clock."""
+        with self._store.reading() as connection:
+            due = waits.due_waits(connection, self._store.database.now(connection))
+        return sum(self._expire(wait) for wait in due)
+
+    def _expire(self, wait: Wait) -> bool:
+        def expire(tx: Transaction) -> bool:
+            tx.lock_team(wait.team_id)
+            tx.lock_sessions(wait.session_id)
+            if wait not in waits.turn_waits(tx.connection, wait.turn_id) or wait.deadline > tx.now:
+                return False
+            waiting.expire(tx, wait)
+            return True
+
+        return self._store.writing(expire)
+
+    def next_deadline_seconds(self) -> float | None:
+        """Seconds until the next deadline of any wait, or None without one."""
+        with self._store.reading() as connection:
+            deadline = waits.next_deadline(connection)
+            return None if deadline is None else deadline - self._store.database.now(connection)
+
+    def due_dispatches(self, limit: int) -> list[Run]:
+        """Queued turns whose dispatch is due; each is put off with exponential back-off."""
+        settings = self._store.settings
+
+        def take(tx: Transaction) -> list[Run]:
+            due = runs.due_runs(tx.connection, tx.now, limit)
+            delays = [
+                min(
+                    settings.dispatch_backoff_seconds * 2 ** min(run.dispatches, 16),
+                    settings.dispatch_backoff_max_seconds,
+                )
+                for run in due
+            ]
+            runs.postpone_dispatch(tx.connection, [run.turn_id for run in due], [tx.now + delay for delay in delays])
+            return due
+
+        with self._store.reading() as connection:
+            if not runs.due_runs(connection, self._store.database.now(connection), 1):
+                return []
+        return self._store.writing(take)
+
+    def find_runs(self, turn_ids: list[str]) -> list[Run]:
+        """The queued ones among these turns."""
+        with self._store.reading() as connection:
+            found = [runs.find_run(connection, turn_id) for turn_id in turn_ids]
+        return [run for run in found if run is not None and run.state == "queued"]
+
+    def count_queued(self) -> int:
+        with self._store.reading() as connection:
+            return runs.count_queued(connection)
+
+    def settle_creations(self) -> int:
+        """Settle creations whose creator is gone, from the child's own log; returns how many."""
+        with self._store.reading() as connection:
+            expired = operations.expired_operations(connection, self._store.database.now(connection))
+        return sum(self.settle_creation(TeamId(team_id), name) for team_id, name, _key in expired)
+
+    def settle_creation(self, team_id: TeamId, name: str) -> bool:
+        """Reconcile one provisioning record with the child's independently stored Session (spec: Provisioning)."""
+
+        def settle(tx: Transaction) -> bool:
+            tx.lock_team(team_id)
+            tx.lock_sessions(SessionId(team_id))
+            snapshot = tx.find(SessionId(team_id), ("member", name), MemberSnapshot)
+            if snapshot is None or snapshot.phase != "provisioning":
+                operations.close_operation(tx.connection, team_id, name)
+                return False
+            roster.settle(tx, team_id, snapshot, error=admission_fault(tx, team_id, snapshot))
+            return True
+
+        return self._store.writing(settle)
+
+
+def admission_fault(tx: Transaction, team_id: TeamId, snapshot: MemberSnapshot) -> str | None:
+    """Why the child's log does not prove a successful admission; None when it does.
+
+    Proof: it exists, its parent is the Lead, its descriptor is continuable with the provider of the record, and its
+    first prompt is recorded, pending in the inbox or claimed into the history.
+    """
+    try:
+        child = sessions.find_session(tx.connection, snapshot.id)
+    except SessionNotFound:
+        return LOST_CREATOR
+    if child.header.parent_id != team_id:
+        return "its Session belongs to another parent"
+    try:
+        described, admitted = None, False
+        for event in stream_events(tx.connection, snapshot.id):
+            if event.seq <= child.header.seed_through and event.seq > 1:
+                continue
+            data = event.decoded()
+            if isinstance(data, SubagentDescribed):
+                described = data
+            elif isinstance(data, InboxInserted | UserMessage) and data.source.kind in ("delegation", "human"):
+                admitted = True
+                break
+    except LogDamaged as error:
+        return f"its log is damaged: {error.message}"
+    if described is None or described.mode != "continuable" or described.provider != snapshot.provider:
+        return "its descriptor does not match the record"
+    return None if admitted else LOST_CREATOR

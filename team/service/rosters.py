@@ -1,0 +1,128 @@
+"""Member views: one projection of status and diagnostics for tools, HTTP and the panel."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from team.log import projections, runs, sessions, waits
+from team.log.runs import Run
+from team.log.sessions import LockedSession
+from team.log.waits import Wait
+from team.model.ids import SessionId, TeamId
+from team.model.slices import TurnSlice
+from team.model.snapshots import MemberSnapshot
+from team.model.views import (
+    Availability,
+    MemberView,
+    TeamMemberView,
+    TurnEndView,
+    TurnStateView,
+    WaitStateView,
+    availability,
+)
+from team.rules.roster import Member, lead_of, member_view
+
+
+@dataclass(frozen=True)
+class MemberState:
+    """Everything that views need to know of one member, read in a few statements for the whole Team."""
+
+    member: Member
+    session: LockedSession | None
+    run: Run | None
+    waits: tuple[Wait, ...]
+    last_turn: TurnSlice | None
+    open_tasks: tuple[str, ...]
+
+    @property
+    def status(self) -> Availability:
+        phase = "active" if self.member.snapshot is None else self.member.snapshot.phase
+        return availability(phase, self.run is not None)
+
+    @property
+    def diagnostics(self) -> tuple[str, ...]:
+        """What a reader should know beyond the status, in words."""
+        snapshot, lines = self.member.snapshot, list[str]()
+        if snapshot is not None and snapshot.error:
+            lines.append(f"creation failed: {snapshot.error}")
+        ended = self.last_turn
+        if ended is not None and ended.phase == "ended" and ended.reason != "completed" and self.run is None:
+            detail = f" ({ended.code})" if ended.code else ""
+            why = f": {ended.message}" if ended.message else ""
+            lines.append(f"last turn ended {ended.reason}{detail}{why}")
+        if self.session is not None and self.session.head.held and self.session.head.pending:
+            lines.append(f"{self.session.head.pending} messages are held until the next message")
+        if self.open_tasks and self.status == "inactive":
+            lines.append(f"inactive, but owns {', '.join(self.open_tasks)}")
+        return tuple(lines)
+
+
+def member_states(connection: Connection, team_id: TeamId, roster: Sequence[MemberSnapshot]) -> list[MemberState]:
+    """The Lead first, then creation order."""
+    members = [lead_of(team_id), *(Member(snapshot.name, snapshot.id, snapshot) for snapshot in roster)]
+    found = sessions.find_sessions(connection, [member.session_id for member in members])
+    open_runs = {run.session_id: run for run in runs.team_runs(connection, team_id)}
+    open_waits = waits.team_waits(connection, team_id)
+    owned: dict[SessionId, list[str]] = {}
+    for task in projections.live_tasks(connection, SessionId(team_id)):
+        if task.owner_id is not None and task.status != "completed":
+            owned.setdefault(task.owner_id, []).append(f"{task.id} ({task.status})")
+    return [
+        MemberState(
+            member=member,
+            session=found.get(member.session_id),
+            run=open_runs.get(member.session_id),
+            waits=tuple(wait for wait in open_waits if wait.session_id == member.session_id),
+            last_turn=next(iter(projections.turns(connection, member.session_id)), None),
+            open_tasks=tuple(owned.get(member.session_id, ())),
+        )
+        for member in members
+    ]
+
+
+def roster_views(connection: Connection, team_id: TeamId, roster: Sequence[MemberSnapshot]) -> list[MemberView]:
+    """What ``list_agents`` shows."""
+    return [
+        member_view(state.member, state.status, state.session.head if state.session else None, state.diagnostics)
+        for state in member_states(connection, team_id, roster)
+    ]
+
+
+def team_member_view(connection: Connection, state: MemberState) -> TeamMemberView:
+    """One member on the wire."""
+    base = member_view(state.member, state.status, state.session.head if state.session else None, state.diagnostics)
+    snapshot = state.member.snapshot
+    head = state.session.head if state.session else None
+    return TeamMemberView(
+        **{name: getattr(base, name) for name in MemberView.model_fields},
+        phase="active" if snapshot is None else snapshot.phase,
+        session_id=state.member.session_id,
+        error=None if snapshot is None else snapshot.error,
+        last_seq=head.seq if head else 0,
+        pending=head.pending if head else 0,
+        held=head.held if head else False,
+        turn=turn_state(state.run, state.waits),
+        last_end=turn_end(state.last_turn),
+        workers=tuple(runs.session_workers(connection, state.member.session_id)),
+    )
+
+
+def turn_state(run: Run | None, open_waits: Sequence[Wait]) -> TurnStateView | None:
+    if run is None:
+        return None
+    return TurnStateView(
+        id=run.turn_id,
+        state=run.state,  # pyright: ignore[reportArgumentType] -- the column holds a state; pydantic refuses others
+        since=run.state_since,
+        reason=run.reason,
+        worker=run.worker,
+        epoch=run.epoch,
+        waits=tuple(WaitStateView(kind=wait.kind, call_id=wait.call_id, deadline=wait.deadline) for wait in open_waits),
+    )
+
+
+def turn_end(turn: TurnSlice | None) -> TurnEndView | None:
+    if turn is None or turn.phase != "ended" or turn.reason is None:
+        return None
+    return TurnEndView(turn_id=turn.turn_id, reason=turn.reason, code=turn.code, message=turn.message)

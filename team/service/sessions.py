@@ -1,0 +1,309 @@
+"""SessionService: what people and programs outside do with Sessions and Teams."""
+
+import time
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from team.log import operations, projections, runs, sessions, waits
+from team.log.events import count_events, read_events
+from team.log.sessions import LockedSession
+from team.log.transaction import Transaction
+from team.model.errors import DisposalTimeout, OutsideWorkspace, RequestInvalid, SessionNotFound, TeamError
+from team.model.events import Delivery, Event, SessionModel
+from team.model.ids import SessionId, TeamId, new_session_id
+from team.model.snapshots import MemberSnapshot, SessionHeader
+from team.model.values import Value
+from team.model.views import (
+    InterruptView,
+    SendView,
+    SessionView,
+    TeamView,
+    availability,
+    names_of,
+    task_view,
+)
+from team.rules import inbox, roster, turns
+from team.rules.times import iso_time
+from team.service.callers import Once, Recorded
+from team.service.rosters import member_states, team_member_view, turn_end, turn_state
+from team.service.store import Store
+
+POLL_SECONDS = 0.05
+
+
+class CreatedView(Value):
+    id: SessionId
+
+
+class ClosedView(Value):
+    closed: bool = True
+    interrupted: tuple[str, ...] = ()
+
+
+class WorkerRunView(Value):
+    turn_id: str
+    team_id: str
+    member: str
+
+
+class WorkerView(Value):
+    """A worker by its last heartbeat; times are seconds since 1970."""
+
+    name: str
+    last_seen: float
+    slots: int
+    executing: tuple[WorkerRunView, ...]
+
+
+class SessionCheck(Value):
+    id: SessionId
+    events: int
+    ok: bool
+    fault: str | None = None
+
+
+class DoctorView(Value):
+    """Whether the replay of every log equals its projections."""
+
+    ok: bool
+    sessions: tuple[SessionCheck, ...]
+
+
+class SessionService:
+    """Create, prompt, read, interrupt, close. Raises SessionNotFound for an unknown id."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def create(
+        self, *, cwd: str, profile: str, model: str | None, prompt: str | None, actor: str | None, once: Once | None
+    ) -> CreatedView:
+        """Create a root Session, with its first prompt if one is given.
+
+        Raises ProfileUnknown, OutsideWorkspace, RequestInvalid (no model, no such directory).
+        """
+        loaded = self._store.profile(profile)
+        directory = self._directory(cwd)
+        if not (model or loaded.model or self._store.settings.model):
+            raise RequestInvalid("No model is named: pass one, set TEAM_MODEL, or name one in the profile.")
+
+        def create(tx: Transaction) -> CreatedView:
+            session_id = new_session_id()
+            header = SessionHeader(
+                id=session_id,
+                created_at=iso_time(tx.now),
+                profile=profile,
+                cwd=directory,
+                depth=0,
+                root_id=session_id,
+            )
+            tx.create_session(header)
+            tx.lock_own_team(header.team_id)
+            if model is not None:
+                tx.append(session_id, SessionModel(model=model))
+            if prompt is not None:
+                inbox.prompt(tx, session_id, prompt, "turn", actor)
+            return CreatedView(id=session_id)
+
+        result = self._store.writing_once(once, CreatedView, create)
+        assert not isinstance(result, Recorded)
+        return result
+
+    def _directory(self, cwd: str) -> str:
+        root = self._store.settings.workspace_root.resolve()
+        directory = Path(cwd).resolve() if Path(cwd).is_absolute() else (root / cwd).resolve()
+        if directory != root and root not in directory.parents:
+            raise OutsideWorkspace(f"{cwd} lies outside the workspace {root}; choose a directory inside it.")
+        if not directory.is_dir():
+            raise RequestInvalid(f"{cwd} is not a directory of the workspace {root}.")
+        return str(directory)
+
+    def prompt(
+        self, session_id: str, *, text: str, delivery: Delivery, actor: str | None, once: Once | None
+    ) -> SendView:
+        """Accept a human prompt: a turn of its own by default, or Steer. Reopens a closed Team."""
+
+        def accept(tx: Transaction) -> SendView:
+            header = self._lock_in_team(tx, session_id)
+            sessions.set_closed(tx.connection, header.team_id, closed=False)
+            return SendView(message_id=inbox.prompt(tx, header.id, text, delivery, actor))
+
+        result = self._store.writing_once(once, SendView, accept)
+        assert not isinstance(result, Recorded)
+        return result
+
+    def interrupt(self, session_id: str, *, actor: str | None) -> InterruptView:
+        """End a Session's open turn as aborted; its inbox, ownership and tasks stay."""
+
+        def interrupt(tx: Transaction) -> InterruptView:
+            header = self._lock_in_team(tx, session_id)
+            member = tx.member_of(header)
+            turn = tx.open_turn(header.id)
+            previous = availability("active" if member is None else member.phase, turn is not None)
+            if turn is not None:
+                run = runs.find_run(tx.connection, turn.turn_id)
+                turns.abort(tx, header.id, turn, run, f"interrupted by {actor or 'an operator'}")
+            return InterruptView(previous_status=previous)
+
+        return self._store.writing(interrupt)
+
+    def _lock_in_team(self, tx: Transaction, session_id: str) -> SessionHeader:
+        header = sessions.find_session(tx.connection, session_id).header
+        tx.lock_team(header.team_id)
+        tx.lock_sessions(*turns.sessions_of_end(header))
+        return header
+
+    def close(self, team_id: str) -> ClosedView:
+        """Close admission to a Team and stop every live turn of its tree.
+
+        Waits until the workers confirm, at most the disposal time. Raises DisposalTimeout that names who did not stop.
+        """
+        found = self._stop_all(TeamId(team_id))
+        deadline = time.monotonic() + self._store.settings.disposal_seconds
+        while still := self._guarded(team_id):
+            if time.monotonic() >= deadline:
+                raise DisposalTimeout(
+                    f"Still stopping after {self._store.settings.disposal_seconds:g} s: {', '.join(still)}. Their "
+                    "claims are fenced; the workers that run them do not answer."
+                )
+            time.sleep(POLL_SECONDS)
+        return ClosedView(interrupted=tuple(found))
+
+    def _stop_all(self, team_id: TeamId) -> list[str]:
+        def stop(tx: Transaction) -> list[str]:
+            tx.lock_team(team_id)
+            sessions.set_closed(tx.connection, team_id, closed=True)
+            tx.lock_sessions(*(found.header.id for found in sessions.tree(tx.connection, team_id)))
+            stopped = list[str]()
+            for snapshot in tx.members(team_id):
+                if snapshot.phase == "provisioning":
+                    roster.settle(tx, team_id, snapshot, error="the Team was closed during its creation")
+            for found in sessions.tree(tx.connection, team_id):
+                turn = tx.open_turn(found.header.id)
+                if turn is not None:
+                    run = runs.find_run(tx.connection, turn.turn_id)
+                    turns.abort(tx, found.header.id, turn, run, "the Team was closed", notify=False)
+                    stopped.append(roster.name_of(tx, found.header))
+            return stopped
+
+        return self._store.writing(stop)
+
+    def _guarded(self, team_id: str) -> list[str]:
+        with self._store.reading() as connection:
+            now = self._store.database.now(connection)
+            return [
+                f"{found.header.id} ({found.guard_turn})"
+                for found in sessions.tree(connection, team_id)
+                if found.guard_until is not None and found.guard_until > now
+            ]
+
+    def view(self, session_id: str) -> SessionView:
+        with self._store.reading() as connection:
+            return self._view(connection, sessions.find_session(connection, session_id))
+
+    def list(self) -> list[SessionView]:
+        """All Sessions in order of creation; one that cannot be read keeps its row with the fault."""
+        with self._store.reading() as connection:
+            return [self._view(connection, found) for found in sessions.list_sessions(connection)]
+
+    def _view(self, connection: Connection, found: LockedSession) -> SessionView:
+        header, head = found.header, found.head
+        run = runs.session_run(connection, header.id)
+        member = projections.member_by_session(connection, header.root_id, header.id) if header.depth == 1 else None
+        phase = "active" if member is None else member.phase
+        last = next(iter(projections.turns(connection, header.id)), None)
+        return SessionView(
+            id=header.id,
+            root_id=header.root_id,
+            parent_id=header.parent_id,
+            profile=header.profile,
+            cwd=head.cwd,
+            model=head.model,
+            created_at=header.created_at,
+            status=availability(phase, run is not None),
+            last_seq=head.seq,
+            pending=head.pending,
+            held=head.held,
+            turn=turn_state(run, waits.turn_waits(connection, run.turn_id) if run else ()),
+            last_end=turn_end(last),
+            workers=tuple(runs.session_workers(connection, header.id)),
+        )
+
+    def events(self, session_id: str, after: int, limit: int) -> tuple[list[Event], int]:
+        """A page of events after ``after`` and the newest seq."""
+        with self._store.reading() as connection:
+            head = sessions.find_session(connection, session_id).head
+            return read_events(connection, session_id, after, limit), head.seq
+
+    def team(self, team_id: str) -> TeamView:
+        """The wire view of a Team. Raises SessionNotFound for a Session that leads none."""
+        with self._store.reading() as connection:
+            found = sessions.find_session(connection, team_id)
+            if found.header.depth != 0:
+                raise SessionNotFound(f"{team_id} leads no Team; its Team is {found.header.root_id}.")
+            team = found.header.team_id
+            snapshots: list[MemberSnapshot] = list(projections.members(connection, found.header.id))
+            board = {task.id: task for task in projections.tasks(connection, found.header.id)}
+            names = names_of(team, snapshots)
+            return TeamView(
+                team_id=team,
+                members=tuple(
+                    team_member_view(connection, state) for state in member_states(connection, team, snapshots)
+                ),
+                tasks=tuple(task_view(task, board, names) for task in board.values() if task.status != "deleted"),
+                closed=sessions.is_closed(connection, team),
+                edge_counter=sessions.edge_counter(connection, team),
+            )
+
+    def member_session(self, team_id: str, target: str) -> SessionId:
+        """The Session behind a target. Raises MemberNotFound, SessionNotFound."""
+
+        def find(tx: Transaction) -> SessionId:
+            found = sessions.find_session(tx.connection, team_id).header
+            return roster.resolve(tx, found.team_id, target).session_id
+
+        return self._store.writing(find)
+
+    def workers(self) -> list[WorkerView]:
+        """Workers that sent a heartbeat lately, and what they execute."""
+        with self._store.reading() as connection:
+            since = self._store.database.now(connection) - 3 * self._store.settings.lease_seconds
+            running = runs.running_runs(connection)
+            return [
+                WorkerView(
+                    name=name,
+                    last_seen=seen,
+                    slots=slots,
+                    executing=tuple(
+                        WorkerRunView(turn_id=run.turn_id, team_id=run.team_id, member=run.member)
+                        for run in running
+                        if run.worker == name
+                    ),
+                )
+                for name, seen, slots in runs.list_workers(connection, since)
+            ]
+
+    def doctor(self) -> DoctorView:
+        """Replay every log and compare it with its projections."""
+        checks = list[SessionCheck]()
+        with self._store.reading() as connection:
+            session_ids = [found.header.id for found in sessions.list_sessions(connection)]
+        for session_id in session_ids:
+            with self._store.reading() as connection:
+                events = count_events(connection, session_id)
+                try:
+                    fault = projections.fault_of(connection, session_id)
+                except TeamError as error:
+                    fault = error.message
+            checks.append(SessionCheck(id=session_id, events=events, ok=fault is None, fault=fault))
+        return DoctorView(ok=all(check.ok for check in checks), sessions=tuple(checks))
+
+    def forget_old(self, age_seconds: float) -> None:
+        """Drop recorded responses that no retry can ask for any more."""
+
+        def forget(tx: Transaction) -> None:
+            operations.forget_requests(tx.connection, tx.now - age_seconds)
+            runs.forget_writes(tx.connection, tx.now - age_seconds)
+
+        self._store.writing(forget)

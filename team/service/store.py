@@ -1,0 +1,78 @@
+"""What every service shares: the database, the settings, request headers, and the way out after a commit."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from pydantic import BaseModel
+from sqlalchemy import Connection
+
+from config.profiles import Profile, ProfileError, load_profile
+from config.settings import Settings
+from team.log import operations, transaction
+from team.log.database import Database
+from team.log.transaction import Effects, Transaction
+from team.model.errors import IdempotencyConflict, ProfileUnknown
+from team.model.events import RequestHeader
+from team.service.callers import Once, Recorded
+
+_R = TypeVar("_R")
+_V = TypeVar("_V", bound=BaseModel)
+
+
+class HeaderSource(Protocol):
+    """Builds what requests of a profile show a model. Equal for all members of a Team."""
+
+    def __call__(self, profile: Profile, model: str) -> RequestHeader: ...
+
+
+@dataclass
+class Store:
+    """The log and what surrounds it. ``after_commit`` gets the effects of each committed transaction."""
+
+    database: Database
+    settings: Settings
+    header_of: HeaderSource
+    after_commit: Callable[[Effects], None]
+    workspace_id: str
+    damaged: list[str] = field(default_factory=list[str])
+
+    def reading(self) -> AbstractContextManager[Connection]:
+        return self.database.reading()
+
+    def writing(self, body: Callable[[Transaction], _R]) -> _R:
+        """Run one append transaction; see ``team.log.transaction.write``."""
+        return transaction.write(self.database, self.settings, self.after_commit, body)
+
+    def writing_once(
+        self, once: Once | None, view: type[_V], body: Callable[[Transaction], _V | Recorded]
+    ) -> _V | Recorded:
+        """Like ``writing``, but a repeated Idempotency-Key returns the response that was recorded for it.
+
+        Raises IdempotencyConflict when the key was used for another request.
+        """
+        if once is None:
+            return self.writing(body)
+
+        def recorded_or_new(tx: Transaction) -> _V | Recorded:
+            recorded = operations.recorded_request(tx.connection, once.actor, once.key)
+            if recorded is None:
+                result = body(tx)
+                if not isinstance(result, Recorded):
+                    operations.record_request(
+                        tx.connection, once.actor, once.key, once.request, result.model_dump_json(), tx.now
+                    )
+                return result
+            if recorded[0] != once.request:
+                raise IdempotencyConflict("This Idempotency-Key was used for another request; take a new key.")
+            return view.model_validate_json(recorded[1])
+
+        return self.writing(recorded_or_new)
+
+    def profile(self, name: str) -> Profile:
+        """Raises ProfileUnknown."""
+        try:
+            return load_profile(name, self.settings.profile_dir)
+        except ProfileError as error:
+            raise ProfileUnknown(str(error)) from error

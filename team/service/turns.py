@@ -1,0 +1,422 @@
+"""TurnService: the worker's side. Claim, fenced writes, leases, recovery (DESIGN section 5)."""
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from config.profiles import Profile
+from team.log import projections, runs, sessions, waits
+from team.log.events import read_history
+from team.log.runs import Run
+from team.log.transaction import Transaction
+from team.model.claims import (
+    Acknowledged,
+    AnswerRequest,
+    AnswerResult,
+    BackoffRequest,
+    BoundaryRequest,
+    BoundaryResult,
+    Claim,
+    ClaimRequest,
+    FailRequest,
+    HeartbeatRequest,
+    HeartbeatResult,
+    Held,
+    IntentRequest,
+    Limits,
+    PendingCall,
+    ReleaseRequest,
+    ResultRequest,
+    ToolResult,
+    WorkerHello,
+    Write,
+)
+from team.model.content import ContentBlock, text_block
+from team.model.errors import InvalidArgument, TurnConflict, TurnFenced
+from team.model.events import AssistantMessage, FileIntended, FileObserved, SessionCwd
+from team.model.ids import SessionId, new_token
+from team.model.slices import TurnSlice
+from team.model.tools import LOCAL_PARAMETERS
+from team.model.values import Value, text_fault
+from team.rules import identity, turns, waiting
+from team.rules.queue import requeue
+from team.service.callers import CallRef, ClaimRef, Recorded, entry_of, open_call, require_claim, session_of
+from team.service.store import Store
+
+_V = TypeVar("_V", bound=Value)
+_W = TypeVar("_W", bound=Value)
+Body = Callable[[Transaction, Run, TurnSlice], _V]
+CANDIDATES = 8
+
+
+class TurnService:
+    """What a worker may ask. Every write raises TurnFenced when its claim is over, and then leaves no effect."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def hello(self) -> WorkerHello:
+        settings = self._store.settings
+        return WorkerHello(
+            workspace_id=self._store.workspace_id,
+            workspace_root=str(settings.workspace_root),
+            lease_seconds=settings.lease_seconds,
+            heartbeat_seconds=settings.heartbeat_seconds,
+        )
+
+    def claim(self, request: ClaimRequest) -> Claim | None:
+        """Compare-and-set a queued turn to running with the next epoch; idempotent by ``request_id``."""
+
+        def claim(tx: Transaction) -> Claim | None:
+            earlier = runs.find_request(tx.connection, request.request_id)
+            if earlier is not None:
+                tx.lock_sessions(earlier.session_id)
+                current = runs.find_request(tx.connection, request.request_id)
+                return None if current is None else self._claim_of(tx, current, request.known)
+            for candidate in self._candidates(tx, request):
+                claimed = self._try_claim(tx, candidate, request)
+                if claimed is not None:
+                    return self._claim_of(tx, claimed, request.known)
+            return None
+
+        return self._store.writing(claim)
+
+    def _candidates(self, tx: Transaction, request: ClaimRequest) -> list[Run]:
+        wanted = runs.find_run(tx.connection, request.turn_id) if request.turn_id else None
+        named = [wanted] if wanted and wanted.state == "queued" and wanted.queue in request.queues else []
+        return [*named, *runs.queued_runs(tx.connection, request.queues, tx.now, CANDIDATES)]
+
+    def _try_claim(self, tx: Transaction, candidate: Run, request: ClaimRequest) -> Run | None:
+        if not tx.try_lock_session(candidate.session_id):
+            return None
+        guarded_until = tx.session(candidate.session_id).guard_until
+        run = runs.find_run(tx.connection, candidate.turn_id)
+        if run is None or run.state != "queued" or (guarded_until is not None and guarded_until > tx.now):
+            return None
+        claimed = runs.claim_run(
+            tx.connection,
+            run,
+            worker=request.worker,
+            token=new_token(),
+            request_id=request.request_id,
+            now=tx.now,
+            lease_until=tx.now + self._store.settings.lease_seconds,
+        )
+        return runs.find_run(tx.connection, run.turn_id) if claimed else None
+
+    def _claim_of(self, tx: Transaction, run: Run, known: Mapping[str, int]) -> Claim:
+        settings, session_id = self._store.settings, run.session_id
+        head, turn = tx.head(session_id), tx.open_turn(session_id)
+        assert turn is not None
+        assert run.token is not None
+        profile = self._store.profile(tx.header(session_id).profile)
+        after = known.get(session_id, 0)
+        if after > head.seq or after < head.compacted_seq:
+            after = 0
+        return Claim(
+            turn_id=run.turn_id,
+            epoch=run.epoch,
+            token=run.token,
+            session_id=session_id,
+            team_id=run.team_id,
+            member=run.member,
+            model=self._model(tx, session_id),
+            cwd=head.cwd,
+            workspace_id=self._store.workspace_id,
+            step=turn.step if turn.step_open else 0,
+            answered=turn.step_open and turn.answered,
+            attempt=run.attempts,
+            pending=turns.pending_calls(tx, session_id, turn) if turn.step_open else (),
+            history_after=after,
+            history=tuple(read_history(tx.connection, session_id, after, head.compacted_seq)),
+            files=tuple(projections.files(tx.connection, session_id)),
+            local_tools=tuple(tool for tool in profile.tools if tool in LOCAL_PARAMETERS),
+            limits=Limits(
+                max_steps=profile.max_steps or settings.max_steps,
+                lease_seconds=settings.lease_seconds,
+                output_bytes=settings.output_bytes,
+            ),
+        )
+
+    def _model(self, tx: Transaction, session_id: SessionId) -> str:
+        profile = self._store.profile(tx.header(session_id).profile)
+        return tx.head(session_id).model or profile.model or self._store.settings.model or "none"
+
+    def boundary(self, ref: ClaimRef, request: BoundaryRequest) -> BoundaryResult:
+        """End the open step and go on: the next step with its new input, or the claim is over (parked, ended).
+
+        One transaction under the locks of the turn's end, so that no accepted input is lost between busy and idle.
+        Raises TurnConflict when a call of the step has neither a result nor an open wait.
+        """
+
+        def boundary(tx: Transaction, run: Run, turn: TurnSlice) -> BoundaryResult:
+            session_id = run.session_id
+            if turn.step_open and turn.answered and turn.open_calls:
+                open_waits = waits.turn_waits(tx.connection, turn.turn_id)
+                if len(open_waits) < turn.open_calls:
+                    raise TurnConflict(f"Step {turn.step} has calls without a result; run them first.")
+                if not waiting.settle_before_parking(tx, session_id, open_waits):
+                    turns.park(tx, session_id, turn, open_waits, "waits for its calls")
+                    return BoundaryResult(action="parked")
+                turn = turns.current(tx, session_id, turn)
+                if turn.open_calls:
+                    rest = waits.turn_waits(tx.connection, turn.turn_id)
+                    turns.park(tx, session_id, turn, rest, "waits for its calls")
+                    return BoundaryResult(action="parked")
+            if turn.step_open and not turn.answered:
+                return BoundaryResult(action="step", step=turn.step)
+            return self._next_step(tx, session_id, turn)
+
+        def with_history(tx: Transaction, session_id: SessionId, result: BoundaryResult) -> BoundaryResult:
+            if result.action != "step":
+                return result
+            compacted = tx.peek_head(session_id).compacted_seq
+            history = read_history(tx.connection, session_id, request.history_after, compacted)
+            return result.model_copy(update={"history": tuple(history)})
+
+        return self._write(
+            ref, request, "boundary", BoundaryResult, boundary, ends=self._may_end, complete=with_history
+        )
+
+    def _next_step(self, tx: Transaction, session_id: SessionId, turn: TurnSlice) -> BoundaryResult:
+        profile = self._store.profile(tx.header(session_id).profile)
+        limit = self._limit(profile)
+        if turn.step_open:
+            turn = turns.end_step(tx, session_id, turn)
+            if turn.calls == 0 and not tx.head(session_id).pending_steer:
+                reason = turns.end_reason(turn)
+                turns.end(tx, session_id, turn, reason)
+                return BoundaryResult(action="ended", reason=reason)
+        if turn.step >= limit:
+            message = f"The turn took {turn.step} steps, its limit."
+            turns.end(tx, session_id, turn, "max-steps", message=message)
+            return BoundaryResult(action="ended", reason="max-steps")
+        header = self._store.header_of(profile, self._model(tx, session_id))
+        step = turns.start_step(tx, session_id, turn, header, self._identity(tx, session_id))
+        return BoundaryResult(action="step", step=step)
+
+    def _identity(self, tx: Transaction, session_id: SessionId) -> tuple[ContentBlock, ...]:
+        header = tx.header(session_id)
+        profile = self._store.profile(header.profile)
+        text = identity.text(header, tx.member_of(header), tx.head(session_id), is_team=profile.is_team)
+        return text_block(text)
+
+    def _may_end(self, tx: Transaction, run: Run) -> bool:
+        """Whether this boundary may need the Team's lock: the turn may end, or its waits may be decided."""
+        turn = projections.load(tx.connection, run.session_id, ("turn", run.turn_id))
+        if not isinstance(turn, TurnSlice) or not turn.answered:
+            return False
+        limit = self._limit(self._store.profile(sessions.find_session(tx.connection, run.session_id).header.profile))
+        return turn.calls == 0 or turn.open_calls > 0 or turn.step >= limit
+
+    def _limit(self, profile: Profile) -> int:
+        return profile.max_steps or self._store.settings.max_steps
+
+    def answer(self, ref: ClaimRef, request: AnswerRequest) -> AnswerResult:
+        """Append the complete model answer of the open step, and its calls."""
+        for block in request.content:
+            for text in vars(block).values():
+                fault = text_fault(text) if isinstance(text, str) else None
+                if fault:
+                    raise InvalidArgument(f"The answer cannot be stored: {fault}; clean it first.")
+
+        def answer(tx: Transaction, run: Run, turn: TurnSlice) -> Acknowledged:
+            return Acknowledged(seq=turns.answer(tx, run.session_id, turn, request))
+
+        def with_calls(tx: Transaction, session_id: SessionId, acknowledged: Acknowledged) -> AnswerResult:
+            message, turn = tx.event(session_id, acknowledged.seq), tx.open_turn(session_id)
+            assert isinstance(message, AssistantMessage)
+            assert turn is not None
+            calls = turns.pending_calls(tx, session_id, turn)
+            return AnswerResult(seq=acknowledged.seq, content=message.content, calls=calls)
+
+        return self._write(ref, request, "answer", Acknowledged, answer, complete=with_calls)
+
+    def intent(self, ref: ClaimRef, request: IntentRequest) -> Acknowledged:
+        """Log a replace before it happens."""
+
+        def intend(tx: Transaction, run: Run, turn: TurnSlice) -> Acknowledged:
+            self._require_step(turn, request.step)
+            data = FileIntended(
+                turn_id=turn.turn_id,
+                step=request.step,
+                index=request.index,
+                path=request.path,
+                before=request.before,
+                after=request.after,
+            )
+            return Acknowledged(seq=tx.append(run.session_id, data))
+
+        return self._write(ref, request, "intent", Acknowledged, intend)
+
+    def result(self, ref: ClaimRef, request: ResultRequest) -> ToolResult:
+        """Append the result of a local call, with what it saw of files; a repeated result changes nothing."""
+
+        def result(tx: Transaction, run: Run, _turn: TurnSlice) -> ToolResult:
+            call = open_call(tx, CallRef(ref, request.step, request.index))
+            if isinstance(call, Recorded):
+                return ToolResult(state="done", entry=call.entry)
+            session_id = run.session_id
+            for file in request.observed:
+                tx.append(session_id, FileObserved(path=file.path, version=file.version))
+            if request.cwd is not None and request.cwd != tx.head(session_id).cwd:
+                tx.append(session_id, SessionCwd(cwd=request.cwd))
+            turns.give_result(tx, session_id, call, request.outcome, request.content)
+            return ToolResult(state="done", entry=entry_of(tx, session_id, call))
+
+        return self._write(ref, request, "result", ToolResult, result)
+
+    def call(self, ref: CallRef) -> tuple[SessionId, PendingCall] | Recorded:
+        """A coordinator-side call of the open step with its logged arguments, or its recorded result."""
+
+        def read(tx: Transaction) -> tuple[SessionId, PendingCall] | Recorded:
+            session_id = session_of(tx, ref.claim)
+            tx.lock_sessions(session_id)
+            call = open_call(tx, ref)
+            if isinstance(call, Recorded):
+                return call
+            turn = tx.open_turn(session_id)
+            assert turn is not None
+            pending = {found.index: found for found in turns.pending_calls(tx, session_id, turn)}
+            return session_id, pending[call.index]
+
+        return self._store.writing(read)
+
+    def backoff(self, ref: ClaimRef, request: BackoffRequest) -> Acknowledged:
+        """Park the turn for a pause that the provider asked for; the open step is requested again afterwards."""
+
+        def back_off(tx: Transaction, run: Run, turn: TurnSlice) -> Acknowledged:
+            self._require_step(turn, request.step)
+            wait = waits.Wait(
+                turn_id=turn.turn_id,
+                step=turn.step,
+                index=-1,
+                kind="backoff",
+                session_id=run.session_id,
+                team_id=run.team_id,
+                call_id=None,
+                counter=0,
+                deadline=tx.now + request.delay_ms / 1000,
+            )
+            waits.insert_wait(tx.connection, wait)
+            turns.park(tx, run.session_id, turn, [wait], f"waits for the model provider: {request.reason[:200]}")
+            runs.count_attempt(tx.connection, turn.turn_id)
+            return Acknowledged(seq=tx.head(run.session_id).seq)
+
+        return self._write(ref, request, "backoff", Acknowledged, back_off)
+
+    def fail(self, ref: ClaimRef, request: FailRequest) -> Acknowledged:
+        """End the turn as ``error`` with a stable code; pending input is held."""
+
+        def fail(tx: Transaction, run: Run, turn: TurnSlice) -> Acknowledged:
+            turn = turns.abandon_calls(tx, run.session_id, turn, turns.LOST_CALL)
+            turns.end(tx, run.session_id, turn, "error", code=request.code, message=request.message)
+            return Acknowledged(seq=tx.head(run.session_id).seq)
+
+        return self._write(ref, request, "fail", Acknowledged, fail, ends=lambda _tx, _run: True)
+
+    def release(self, ref: ClaimRef, request: ReleaseRequest) -> Acknowledged:
+        """Hand the turn back: queued again, nothing lost, nothing repeated."""
+
+        def release(tx: Transaction, run: Run, turn: TurnSlice) -> Acknowledged:
+            requeue(tx, turn, run, f"handed over: {request.reason[:200]}")
+            return Acknowledged(seq=tx.head(run.session_id).seq)
+
+        return self._write(ref, request, "release", Acknowledged, release)
+
+    def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResult:
+        """Renew exactly the listed claims and say which are over; lift the guards of those that have stopped."""
+
+        def renew(tx: Transaction) -> HeartbeatResult:
+            lease_until = tx.now + self._store.settings.lease_seconds
+            runs.seen_worker(tx.connection, request.worker, tx.now, request.slots)
+            renewed, cancelled = list[Held](), list[Held]()
+            for held in request.claims:
+                alive = runs.renew(tx.connection, held.turn_id, held.epoch, request.worker, lease_until)
+                (renewed if alive else cancelled).append(held)
+            for held in request.stopped:
+                session_id = sessions.clear_guard(tx.connection, held.turn_id, held.epoch)
+                waiting_run = runs.session_run(tx.connection, session_id) if session_id else None
+                if waiting_run is not None and waiting_run.state == "queued":
+                    tx.effects.queued.append(waiting_run.turn_id)
+            return HeartbeatResult(renewed=tuple(renewed), cancelled=tuple(cancelled))
+
+        return self._store.writing(renew)
+
+    def reap(self, limit: int = 50) -> int:
+        """Take back claims whose lease ran out; returns how many. Each in a transaction of its own."""
+        with self._store.reading() as connection:
+            expired = runs.expired_runs(connection, self._store.database.now(connection), limit)
+        return sum(self._reap(run) for run in expired)
+
+    def _reap(self, expired: Run) -> bool:
+        def lose(tx: Transaction) -> bool:
+            tx.lock_team(expired.team_id)
+            header = sessions.find_session(tx.connection, expired.session_id).header
+            tx.lock_sessions(*turns.sessions_of_end(header))
+            run = runs.find_run(tx.connection, expired.turn_id)
+            turn = tx.open_turn(expired.session_id)
+            same = run is not None and run.state == "running" and run.epoch == expired.epoch
+            if run is None or turn is None or not same or run.lease_until is None or run.lease_until >= tx.now:
+                return False
+            turns.lose(tx, run.session_id, turn, run)
+            return True
+
+        return self._store.writing(lose)
+
+    def _write(
+        self,
+        ref: ClaimRef,
+        request: Write,
+        kind: str,
+        view: type[_V],
+        body: Body[_V],
+        *,
+        ends: Callable[[Transaction, Run], bool] = lambda _tx, _run: False,
+        complete: Callable[[Transaction, SessionId, _V], _W] = lambda _tx, _session_id, result: result,
+    ) -> _W:
+        """One numbered, fenced write. A repeated number returns what was recorded for it.
+
+        ``complete`` adds to the response what the log can always tell again, so that it is not recorded twice.
+        """
+
+        def write(tx: Transaction) -> _W:
+            recorded = runs.recorded_write(tx.connection, ref.turn_id, ref.epoch, request.number, ref.token)
+            if recorded is not None:
+                return self._repeat(
+                    tx, ref, kind, recorded, lambda run, text: complete(tx, run, view.model_validate_json(text))
+                )
+            unlocked = runs.find_run(tx.connection, ref.turn_id)
+            if unlocked is None:
+                raise TurnFenced(f"{ref.turn_id} is not an open turn; stop its work and drop it.")
+            header = sessions.find_session(tx.connection, unlocked.session_id).header
+            if ends(tx, unlocked):
+                tx.lock_team(header.team_id)
+                tx.lock_sessions(*turns.sessions_of_end(header))
+            else:
+                tx.lock_sessions(header.id)
+            run, turn = require_claim(tx, ref)
+            result = body(tx, run, turn)
+            text = result.model_dump_json()
+            runs.record_write(tx.connection, run, request.number, kind=kind, response=text, now=tx.now)
+            tx.flush()
+            return complete(tx, run.session_id, result)
+
+        return self._store.writing(write)
+
+    def _repeat(
+        self,
+        tx: Transaction,
+        ref: ClaimRef,
+        kind: str,
+        recorded: tuple[SessionId, str, str],
+        complete: Callable[[SessionId, str], _W],
+    ) -> _W:
+        session_id, recorded_kind, text = recorded
+        if recorded_kind != kind:
+            raise TurnConflict(f"That write of {ref.turn_id} was a {recorded_kind}; number each write anew.")
+        tx.lock_sessions(session_id)
+        return complete(session_id, text)
+
+    def _require_step(self, turn: TurnSlice, step: int) -> None:
+        if not turn.step_open or turn.step != step:
+            raise TurnConflict(f"The turn is at step {turn.step}, not {step}; claim it again.")
