@@ -4,7 +4,7 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
 from typing import Any, Final, TypeVar
 
@@ -52,7 +52,7 @@ class Database:
         return float(connection.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
 
     @contextmanager
-    def reading(self) -> Iterator[Connection]:
+    def reading(self) -> Generator[Connection]:
         """A read-only view of one moment. Raises StoreUnavailable when the database cannot be reached."""
         try:
             with self.engine.connect() as connection, connection.begin():

@@ -84,7 +84,7 @@ class Transaction:
             self._remember(locked)
         missing = wanted - set(self._sessions)
         if missing:
-            raise SessionNotFound(f"There is no Session {sorted(missing)[0]!r}.")
+            raise SessionNotFound(f"There is no Session {min(missing)!r}.")
 
     def try_lock_session(self, session_id: SessionId) -> bool:
         """Lock one Session unless another transaction holds it."""

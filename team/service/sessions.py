@@ -202,7 +202,7 @@ class SessionService:
         with self._store.reading() as connection:
             return self._view(connection, sessions.find_session(connection, session_id))
 
-    def list(self) -> list[SessionView]:
+    def all(self) -> list[SessionView]:
         """All Sessions in order of creation; one that cannot be read keeps its row with the fault."""
         with self._store.reading() as connection:
             return [self._view(connection, found) for found in sessions.list_sessions(connection)]

@@ -190,18 +190,17 @@ class TeamService:
 
         return self._operate(caller, InterruptView, interrupt, targets=(target,))
 
-    def begin_wait(self, caller: Caller, *, timeout_ms: int | None) -> WaitView | Recorded | None:
+    def begin_wait(self, caller: Caller, *, timeout_ms: int | None) -> Recorded | None:
         """Register a turn's wait_agent call; None means that the call waits now. Raises InvalidTimeout."""
         timeout = waiting.check_timeout(timeout_ms)
 
-        def register(tx: Transaction, team_id: TeamId, _caller: Member) -> WaitView | None:
+        def register(tx: Transaction, team_id: TeamId, _caller: Member) -> Recorded | None:
             assert caller.call is not None
             call = open_call(tx, caller.call)
             assert isinstance(call, CallSlice)
             view = waiting.register(tx, team_id, call, caller.session_id, timeout)
-            if view is not None:
-                record_result(tx, caller, "ok", view.to_json())
-            return view
+            entry = record_result(tx, caller, "ok", view.to_json()) if view else None
+            return Recorded(entry) if entry else None
 
         return self._in_team(caller, register)
 
@@ -313,23 +312,13 @@ class TeamService:
         result = self._in_team(caller, fail, member=False)
         return result.entry if isinstance(result, Recorded) else result
 
-    def entry(self, caller: Caller) -> ToolResultEntry:
-        """The recorded result of a finished call."""
-
-        def read(tx: Transaction, _team: TeamId, _caller: Member) -> None:
-            return None
-
-        result = self._in_team(caller, read, member=False)
-        assert isinstance(result, Recorded)
-        return result.entry
-
     def _operate(self, caller: Caller, view: type[_V], body: Body[_V], targets: Sequence[str] = ()) -> _V | Recorded:
-        """Run an operation whose view is the call's result; both commit together."""
+        """Run an operation; for a turn's call its view becomes the call's result in the same transaction."""
 
-        def with_result(tx: Transaction, team_id: TeamId, member: Member) -> _V:
+        def with_result(tx: Transaction, team_id: TeamId, member: Member) -> _V | Recorded:
             result = body(tx, team_id, member)
-            record_result(tx, caller, "ok", compact(result))
-            return result
+            entry = record_result(tx, caller, "ok", compact(result))
+            return result if entry is None else Recorded(entry)
 
         return self._store.writing_once(caller.once, view, lambda tx: self._locked(tx, caller, with_result, targets))
 
