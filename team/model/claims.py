@@ -130,7 +130,7 @@ class IntentRequest(Write):
     step: int
     index: int
     path: str
-    before: str | None
+    before: str | None = None
     after: str
 
 
