@@ -8,7 +8,7 @@ import structlog
 from pydantic import ValidationError
 
 from team.model.claims import AnswerResult, BoundaryResult, Claim
-from team.model.errors import TeamError, TurnFenced
+from team.model.errors import ConfigurationInvalid, TeamError, TurnFenced
 from team.model.events import first_fault
 from team.model.history import HistoryEntry
 from workers import faults
@@ -27,9 +27,10 @@ IN_PLACE_SECONDS: Final = 2.0
 
 _LONGEST_BACKOFF_MS: Final = 3_600_000
 _INTERNAL: Final = "internal"
+_CONFIGURATION: Final = "configuration"
 
 Attempts = Recent[tuple[str, str, int], int]
-"""Failed requests by (Session, turn, step)."""
+"""Failed requests by (Session, turn, step): beside those that parked the turn, which the claim counts."""
 
 
 class ModelSource(Protocol):
@@ -127,7 +128,7 @@ class Turn:
         """Request until there is a complete answer and commit it, or leave the turn: then how it ended."""
         key = (self._claim.session_id, self._claim.turn_id, step)
         while True:
-            attempt = (self._attempts.get(key) or 0) + 1
+            attempt = 1 + max(self._attempts.get(key) or 0, self._claim.attempt if step == self._claim.step else 0)
             try:
                 model = self._models.get(self._claim.model)
                 answer = await self._drain.bounded(
@@ -137,6 +138,8 @@ class Turn:
                         on_text=self._deltas.writer(self._claim, step, attempt),
                     )
                 )
+            except ConfigurationInvalid as error:
+                return await self._fail(_CONFIGURATION, error.message)
             except DrainExpired:
                 self._log.info("model request cancelled at the drain limit", step=step)
                 return await self._release()
