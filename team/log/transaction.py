@@ -27,13 +27,22 @@ _S = TypeVar("_S", bound=Slice)
 _R = TypeVar("_R")
 
 
+@dataclass(frozen=True)
+class Queued:
+    """A turn that became claimable, with what a dispatch shows of it."""
+
+    turn_id: TurnId
+    team_id: TeamId
+    member: str
+    queue: str
+
+
 @dataclass
 class Effects:
-    """What to do after the commit: publish edges and changed logs, send turns to workers, cancel claims."""
+    """What to do after the commit: publish edges (Team and counter), send turns to workers."""
 
     edges: dict[TeamId, int] = field(default_factory=dict[TeamId, int])
-    changed: dict[SessionId, int] = field(default_factory=dict[SessionId, int])
-    queued: list[TurnId] = field(default_factory=list[TurnId])
+    queued: list[Queued] = field(default_factory=list[Queued])
 
 
 class Transaction:
@@ -219,7 +228,6 @@ class Transaction:
             self._dirty[session_id, key] = value
         time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         self._appended.append((session_id, seq, time, data))
-        self.effects.changed[session_id] = seq
         return seq
 
     def raise_edge(self, team_id: TeamId) -> None:

@@ -1,29 +1,36 @@
 """Opening turns and putting them back into the queue. SQL is the queue; the broker only carries hints."""
 
 from team.log import runs
-from team.log.transaction import Transaction
+from team.log.transaction import Queued, Transaction
 from team.model.events import TurnResumed, TurnStarted
 from team.model.ids import SessionId, new_turn_id
 from team.model.slices import TurnSlice
 from team.rules.roster import is_member, name_of
+
+DEFAULT_QUEUE = "turns"
+
+
+def queued_of(run: runs.Run) -> Queued:
+    return Queued(run.turn_id, run.team_id, run.member, run.queue)
 
 
 def begin(tx: Transaction, session_id: SessionId, reason: str) -> None:
     """Open a turn and queue it; the Session has none open. An edge when it makes a member available differently."""
     header, turn_id = tx.header(session_id), new_turn_id()
     tx.append(session_id, TurnStarted(turn_id=turn_id))
+    queued = Queued(turn_id, header.team_id, name_of(tx, header), DEFAULT_QUEUE)
     runs.insert_run(
         tx.connection,
         turn_id=turn_id,
         session_id=session_id,
         team_id=header.team_id,
-        member=name_of(tx, header),
-        queue="turns",
+        member=queued.member,
+        queue=queued.queue,
         now=tx.now,
         dispatch_at=tx.now + tx.settings.dispatch_backoff_seconds,
         reason=reason,
     )
-    tx.effects.queued.append(turn_id)
+    tx.effects.queued.append(queued)
     if is_member(tx, header):
         tx.raise_edge(header.team_id)
 
@@ -34,4 +41,4 @@ def requeue(tx: Transaction, turn: TurnSlice, run: runs.Run, reason: str, *, los
         tx.append(run.session_id, TurnResumed(turn_id=turn.turn_id))
     dispatch_at = tx.now + tx.settings.dispatch_backoff_seconds
     runs.queue_run(tx.connection, turn.turn_id, now=tx.now, dispatch_at=dispatch_at, reason=reason, losses=losses)
-    tx.effects.queued.append(turn.turn_id)
+    tx.effects.queued.append(queued_of(run))

@@ -2,8 +2,7 @@
 
 from team.log import operations, runs, sessions, waits
 from team.log.events import stream_events
-from team.log.runs import Run
-from team.log.transaction import Transaction
+from team.log.transaction import Queued, Transaction
 from team.log.waits import Wait
 from team.model.errors import LogDamaged, SessionNotFound
 from team.model.events import InboxInserted, SubagentDescribed, UserMessage
@@ -11,6 +10,7 @@ from team.model.ids import SessionId, TeamId
 from team.model.snapshots import MemberSnapshot
 from team.model.views import WaitView
 from team.rules import roster, waiting
+from team.rules.queue import queued_of
 from team.service.store import Store
 
 LOST_CREATOR = "its creation was cut off before the prompt was accepted"
@@ -65,11 +65,11 @@ class RecoveryService:
             deadline = waits.next_deadline(connection)
             return None if deadline is None else deadline - self._store.database.now(connection)
 
-    def due_dispatches(self, limit: int) -> list[Run]:
+    def due_dispatches(self, limit: int) -> list[Queued]:
         """Queued turns whose dispatch is due; each is put off with exponential back-off."""
         settings = self._store.settings
 
-        def take(tx: Transaction) -> list[Run]:
+        def take(tx: Transaction) -> list[Queued]:
             due = runs.due_runs(tx.connection, tx.now, limit)
             delays = [
                 min(
@@ -79,18 +79,12 @@ class RecoveryService:
                 for run in due
             ]
             runs.postpone_dispatch(tx.connection, [run.turn_id for run in due], [tx.now + delay for delay in delays])
-            return due
+            return [queued_of(run) for run in due]
 
         with self._store.reading() as connection:
             if not runs.due_runs(connection, self._store.database.now(connection), 1):
                 return []
         return self._store.writing(take)
-
-    def find_runs(self, turn_ids: list[str]) -> list[Run]:
-        """The queued ones among these turns."""
-        with self._store.reading() as connection:
-            found = [runs.find_run(connection, turn_id) for turn_id in turn_ids]
-        return [run for run in found if run is not None and run.state == "queued"]
 
     def count_queued(self) -> int:
         with self._store.reading() as connection:

@@ -38,7 +38,7 @@ from team.model.slices import TurnSlice
 from team.model.tools import LOCAL_PARAMETERS
 from team.model.values import Value, text_fault
 from team.rules import identity, turns, waiting
-from team.rules.queue import requeue
+from team.rules.queue import queued_of, requeue
 from team.service.callers import CallRef, ClaimRef, Recorded, entry_of, open_call, require_claim, session_of
 from team.service.store import Store
 
@@ -337,7 +337,7 @@ class TurnService:
                 session_id = sessions.clear_guard(tx.connection, held.turn_id, held.epoch)
                 waiting_run = runs.session_run(tx.connection, session_id) if session_id else None
                 if waiting_run is not None and waiting_run.state == "queued":
-                    tx.effects.queued.append(waiting_run.turn_id)
+                    tx.effects.queued.append(queued_of(waiting_run))
             return HeartbeatResult(renewed=tuple(renewed), cancelled=tuple(cancelled))
 
         return self._store.writing(renew)

@@ -23,9 +23,13 @@ def tool_spec(name: str) -> ToolSpec:
     )
 
 
-@lru_cache(maxsize=64)
 def request_header(profile: Profile, model: str) -> RequestHeader:
     """The header of requests under a profile; its digest changes exactly when a model would see a difference."""
+    return _header(profile, model)
+
+
+@lru_cache(maxsize=64)
+def _header(profile: Profile, model: str) -> RequestHeader:
     system = "\n\n".join(part.strip() for part in profile.prompt)
     tools = tuple(
         {"name": spec.name, "description": spec.description, "parameters": spec.parameters}

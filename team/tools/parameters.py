@@ -14,7 +14,9 @@ _TASK = "Task id, such as 'task-3'."
 
 
 class SpawnTeammate(Parameters):
-    name: str = Field(description="Name of the new teammate: lowercase kebab-case, at most 64 characters, never reused.")
+    name: str = Field(
+        description="Name of the new teammate: lowercase kebab-case, at most 64 characters, never reused."
+    )
     description: str = Field(max_length=200, description="One line on what the teammate is for; every member sees it.")
     prompt: str = Field(
         description="Its first message: the task, the context it needs, what to report. It knows nothing else of yours "
@@ -48,7 +50,9 @@ class InterruptAgent(Parameters):
 
 class TaskCreate(Parameters):
     subject: str = Field(description="What is to be done, in at most 200 characters.")
-    description: str = Field(description="Everything that its owner must know: goal, limits, how to verify. At most 16384 bytes.")
+    description: str = Field(
+        description="Everything that its owner must know: goal, limits, how to verify. At most 16384 bytes."
+    )
     blocked_by: tuple[str, ...] | None = Field(default=None, description="Ids of tasks that must be completed first.")
     write_scopes: tuple[str, ...] | None = Field(
         default=None, description="Relative path prefixes that the task will write, such as 'src/parser'. Advice only."
@@ -96,8 +100,8 @@ PARAMETERS: Final[Mapping[str, type[Parameters]]] = {
 
 DESCRIPTIONS: Final[Mapping[str, str]] = {
     "spawn_teammate": (
-        "Create a teammate that works in parallel in the same checkout. Lead only. It starts with the prompt at once and "
-        "stays a member for ever; give it more work later with send_message. Names are never reused, even after a "
+        "Create a teammate that works in parallel in the same checkout. Lead only. It starts with the prompt at once "
+        "and stays a member for ever; give it more work later with send_message. Names are never reused, even after a "
         "failure. Create the tasks it should work on first."
     ),
     "send_message": (
@@ -110,8 +114,8 @@ DESCRIPTIONS: Final[Mapping[str, str]] = {
         "attention."
     ),
     "wait_agent": (
-        "Wait until anything in the Team changes (a member, a task, a message to anyone, who is running), or the timeout "
-        "passes. It reports no earlier change and not what changed: read list_agents and team_task_list afterwards. "
+        "Wait until anything in the Team changes (a member, a task, a message to anyone, who is running), or the "
+        "timeout passes. It reports no earlier change and not what changed: read list_agents and team_task_list afterwards. "
         "timedOut true is a normal result. noProgress means that waiting cannot help now."
     ),
     "interrupt_agent": (

@@ -1,0 +1,155 @@
+"""One coordinator: services, loops and HTTP application, wired together."""
+
+import os
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio.to_thread
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from config.broker import redis_url
+from config.settings import Settings
+from team.api.bodies import reply_error
+from team.api.public_routes import public_router
+from team.api.security import HostCheck, bearer, require_token
+from team.api.worker_routes import worker_router
+from team.dispatch.edges import EdgeSignals, EdgeSubscriber
+from team.dispatch.loops import Loops
+from team.dispatch.outbox import Outbox
+from team.log.database import Database
+from team.log.schema import migrate
+from team.model.errors import ConfigurationInvalid, RequestInvalid, TeamError
+from team.service.recovery import RecoveryService
+from team.service.sessions import SessionService
+from team.service.store import Store
+from team.service.teams import TeamService
+from team.service.turns import TurnService
+from team.tools.catalog import request_header
+from team.tools.execution import ToolExecutor
+
+DATA_AREA = ".team"
+REQUEST_THREADS = 32
+
+
+def ensure_workspace(root: Path) -> str:
+    """The id of the checkout under ``root``; written on first use, atomically, for workers to prove they see it.
+
+    Raises ConfigurationInvalid when the root is no writable directory.
+    """
+    area = root / DATA_AREA
+    try:
+        if not root.is_dir():
+            raise NotADirectoryError(root)
+        area.mkdir(exist_ok=True)
+        (area / ".gitignore").write_text("*\n", encoding="ascii")
+        identity = area / "workspace-id"
+        fresh = area / f".workspace-id-{uuid.uuid4().hex}"
+        fresh.write_text(f"{uuid.uuid4()}\n", encoding="ascii")
+        try:
+            os.link(fresh, identity)
+        except FileExistsError:
+            pass
+        finally:
+            fresh.unlink()
+        return identity.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise ConfigurationInvalid(
+            f"The workspace {root} cannot be used ({error.strerror or error}): "
+            "set TEAM_WORKSPACE_ROOT to a writable directory."
+        ) from error
+
+
+class Coordinator:
+    """Everything of one coordinator process. ``open`` prepares the store; ``application`` serves it."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Check the configuration. Raises ConfigurationInvalid."""
+        self.settings = settings
+        self._operator = require_token(settings.operator_token, "TEAM_OPERATOR_TOKEN")
+        self._worker = require_token(settings.worker_token, "TEAM_WORKER_TOKEN")
+        redis_url(settings.broker_url)
+        settings.data_dir.mkdir(parents=True, exist_ok=True)
+        self.database = Database(settings.sql_url, pool_size=REQUEST_THREADS)
+        self.outbox = Outbox(settings)
+        self.store = Store(
+            self.database, settings, request_header, self.outbox, ensure_workspace(settings.workspace_root)
+        )
+        self.sessions = SessionService(self.store)
+        self.teams = TeamService(self.store)
+        self.turns = TurnService(self.store)
+        self.recovery = RecoveryService(self.store)
+        self.tools = ToolExecutor(self.teams, self.turns)
+        self.signals = EdgeSignals()
+        self.subscriber = EdgeSubscriber(settings, self.recovery, self.signals)
+        self.loops = Loops(settings, self.outbox, self.turns, self.recovery, self.sessions)
+
+    def open(self) -> None:
+        """Bring the schema up to date. Raises StoreUnavailable, ConfigurationInvalid."""
+        migrate(self.database)
+
+    def start(self) -> None:
+        self.outbox.start()
+        self.subscriber.start()
+        self.loops.start()
+
+    def stop(self) -> None:
+        self.loops.stop()
+        self.subscriber.stop()
+        self.outbox.stop()
+        self.database.close()
+
+    def application(self) -> FastAPI:
+        """The HTTP application; its lifespan runs the loops."""
+
+        @asynccontextmanager
+        async def lifespan(_app: FastAPI) -> AsyncGenerator[None]:
+            anyio.to_thread.current_default_thread_limiter().total_tokens = REQUEST_THREADS
+            self.start()
+            yield
+            self.stop()
+
+        app = FastAPI(title="celery-agent-teams", version="1", lifespan=lifespan, docs_url=None, redoc_url=None)
+        app.add_middleware(HostCheck, host=self.settings.host)
+        app.add_exception_handler(TeamError, _team_error)
+        app.add_exception_handler(RequestValidationError, _invalid)
+        app.add_exception_handler(HTTPException, _http_error)
+        app.include_router(
+            public_router(self.sessions, self.teams, self.tools, self.signals),
+            dependencies=[Depends(bearer(self._operator, "operator"))],
+        )
+        app.include_router(
+            worker_router(self.turns, self.tools), dependencies=[Depends(bearer(self._worker, "worker"))]
+        )
+
+        @app.get("/healthz", include_in_schema=False)
+        def health() -> Response:
+            with self.database.reading() as connection:
+                self.database.now(connection)
+                connection.exec_driver_sql("SELECT 1").close()
+            return Response('{"status":"ok"}', media_type="application/json")
+
+        return app
+
+
+async def _team_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, TeamError)
+    return reply_error(error)
+
+
+async def _invalid(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    detail = error.errors()[0]
+    place = ".".join(str(part) for part in detail["loc"])
+    return reply_error(RequestInvalid(f"{place}: {detail['msg']}."))
+
+
+async def _http_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    wrapped = RequestInvalid(f"{error.detail}; see /openapi.json for what there is.")
+    response = reply_error(wrapped)
+    response.status_code = error.status_code
+    return response

@@ -1,0 +1,113 @@
+"""What happens after a commit: edges to Redis pub/sub, queued turns to Celery. Both are hints; SQL holds the truth."""
+
+import queue
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import redis
+import structlog
+from kombu.exceptions import OperationalError
+
+from config.broker import redis_url
+from config.celery import TURN_TASK, celery_app
+from config.settings import Settings
+from team.log.transaction import Effects, Queued
+
+_log = structlog.get_logger(__name__)
+
+CAPACITY: Final = 10_000
+PAUSE_SECONDS: Final = 1.0
+"""How long hints are dropped after the broker failed once: the sweep sends them again."""
+
+
+def edge_channel(key_prefix: str) -> str:
+    """The pub/sub channel of all edges; a message is the Team's id."""
+    return f"{key_prefix}edge"
+
+
+def broker_client(settings: Settings) -> redis.Redis:
+    """A Redis client with bounded waits. Raises ValueError for a malformed URL."""
+    return redis.Redis.from_url(  # pyright: ignore[reportUnknownMemberType] -- redis-py leaves keyword types open
+        redis_url(settings.broker_url),
+        socket_timeout=5,
+        socket_connect_timeout=5,
+        socket_keepalive=True,
+        health_check_interval=5,
+        decode_responses=True,
+    )
+
+
+@dataclass
+class Outbox:
+    """Publishes effects on a thread of its own, so that no caller waits for the broker.
+
+    A failing or frozen broker costs nothing but latency: its hints are dropped, and the sweep repeats them.
+    """
+
+    settings: Settings
+    _pending: "queue.Queue[Effects | None]" = field(default_factory=lambda: queue.Queue(CAPACITY))
+    _thread: threading.Thread | None = None
+    _paused_until: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._redis = broker_client(self.settings)
+        self._celery = celery_app(self.settings.broker_url or "", self.settings.key_prefix)
+
+    def __call__(self, effects: Effects) -> None:
+        """Take the effects of a committed transaction; returns at once."""
+        if not effects.edges and not effects.queued:
+            return
+        try:
+            self._pending.put_nowait(effects)
+        except queue.Full:
+            _log.warning("hints dropped", reason="the outbox is full", edges=len(effects.edges))
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="outbox", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Publish what is waiting and end the thread."""
+        self._pending.put(None)
+        if self._thread is not None:
+            self._thread.join(timeout=10)
+
+    def _run(self) -> None:
+        while (effects := self._pending.get()) is not None:
+            if time.monotonic() < self._paused_until:
+                continue
+            try:
+                self.publish_edges(effects.edges)
+                self.publish_turns(effects.queued)
+            except (redis.RedisError, OperationalError, OSError) as error:
+                self._paused_until = time.monotonic() + PAUSE_SECONDS
+                _log.warning("broker unreachable", error=type(error).__name__)
+            except Exception:
+                _log.exception("hint not published")
+
+    def publish_edges(self, team_ids: Iterable[str]) -> None:
+        """Tell every coordinator that these Teams have changed. Raises RedisError."""
+        for team_id in team_ids:
+            self._redis.publish(edge_channel(self.settings.key_prefix), team_id)  # pyright: ignore[reportUnknownMemberType] -- redis-py leaves types open
+
+    def publish_turns(self, queued: Iterable[Queued]) -> None:
+        """Send one task per queued turn. Raises OperationalError when the broker is away."""
+        for turn in queued:
+            self._celery.send_task(  # pyright: ignore[reportUnknownMemberType] -- Celery's signature is untyped
+                TURN_TASK,
+                args=(turn.turn_id,),
+                queue=turn.queue,
+                argsrepr=f"(team={turn.team_id}, member={turn.member}, turn={turn.turn_id})",
+                kwargsrepr="{}",
+                ignore_result=True,
+                retry=False,
+            )
+
+    def queue_length(self, queue_name: str) -> int:
+        """Messages that wait in the broker. Raises RedisError."""
+        length = self._redis.llen(f"{self.settings.key_prefix}{queue_name}")  # pyright: ignore[reportUnknownMemberType] -- redis-py leaves types open
+        assert isinstance(length, int)
+        return length
