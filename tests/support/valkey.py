@@ -73,7 +73,7 @@ class ValkeyProcess:
         """Keys without a TTL that are not on the allow-list."""
         client = self.client()
         try:
-            found: Any = client.keys("*")
+            found: Any = cast("Any", client).keys("*")
             keys = [key.decode() for key in cast("list[bytes]", found)]
             return [
                 key
