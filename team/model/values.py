@@ -111,7 +111,8 @@ def clean_text(text: str) -> str:
     fault = text_fault(text)
     if fault is None:
         return text
-    return text.replace("\x00", VISIBLE_NUL).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    # UTF-16 joins the halves of a pair that arrived in two pieces, and counts each lone half once.
+    return text.replace("\x00", VISIBLE_NUL).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _sound(value: object) -> object:

@@ -24,8 +24,8 @@ class SpawnTeammate(Parameters):
     )
     context: Literal["fresh", "fork"] | None = Field(
         default=None,
-        description="fresh (default): an empty conversation. fork: a copy of your conversation up to your last finished "
-        "turn.",
+        description="fresh (default): an empty conversation. fork: a copy of your conversation up to your last "
+        "finished turn.",
     )
 
 
@@ -115,12 +115,12 @@ DESCRIPTIONS: Final[Mapping[str, str]] = {
     ),
     "wait_agent": (
         "Wait until anything in the Team changes (a member, a task, a message to anyone, who is running), or the "
-        "timeout passes. It reports no earlier change and not what changed: read list_agents and team_task_list afterwards. "
-        "timedOut true is a normal result. noProgress means that waiting cannot help now."
+        "timeout passes. It reports no earlier change and not what changed: read list_agents and team_task_list "
+        "afterwards. timedOut true is a normal result. noProgress means that waiting cannot help now."
     ),
     "interrupt_agent": (
-        "End a teammate's current turn. Lead only. Its unread messages, its tasks and their ownership stay as they are; "
-        "the next message to it starts a new turn."
+        "End a teammate's current turn. Lead only. Its unread messages, its tasks and their ownership stay as they "
+        "are; the next message to it starts a new turn."
     ),
     "team_task_create": (
         "Put a task on the shared board: pending, owned by nobody. Name blockers instead of describing an order in "
@@ -132,8 +132,8 @@ DESCRIPTIONS: Final[Mapping[str, str]] = {
     ),
     "team_task_get": "Read one task with its current revision; deleted tasks stay readable.",
     "team_task_update": (
-        "Change one task, if it is still at expected_revision. The owner and the Lead edit and move it; anyone claims a "
-        "ready task that nobody owns; only the Lead reassigns. Owning a task starts nobody's turn: send its owner a "
+        "Change one task, if it is still at expected_revision. The owner and the Lead edit and move it; anyone claims "
+        "a ready task that nobody owns; only the Lead reassigns. Owning a task starts nobody's turn: send its owner a "
         "message as well."
     ),
 }
