@@ -33,7 +33,9 @@ class Client:
 def open_client(endpoint: Endpoint, organization: str | None = None, project: str | None = None) -> Client:
     """Load the provider's library and build a client. Slow the first time (seconds of imports): not for an event loop.
 
-    The connection pool opens on the first request, in the loop that makes it.
+    The connection pool opens on the first request, in the loop that makes it. No client retries: the step loop does,
+    where the wait is visible, can be cancelled, and can park the turn. That is set on the client itself, since as a
+    request setting it copies the client, and the copy reads the environment again.
     """
     prefix = endpoint.provider.prefix
     http = create_async_httpx2_client()
@@ -46,6 +48,7 @@ def open_client(endpoint: Endpoint, organization: str | None = None, project: st
             settings = ModelSettings(cache=True)
         case "google":
             model = _google(endpoint, http)
+            settings = ModelSettings(max_retries=0)
         case _:
             model = _openai(endpoint, http, organization, project)
     return Client(model, Dialect(family=prefix, marks_errors=prefix in {"anthropic", "google"}), settings, http)

@@ -1,5 +1,6 @@
 """One request to a model provider, taken whole or not at all."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
@@ -44,6 +45,15 @@ _KINDS: Final[tuple[tuple[type[Exception], FailureKind], ...]] = (
 _TOO_EARLY: Final = frozenset({408, 409, 425})
 """Statuses below 500 that ask for the same request again."""
 
+_TOO_LONG: Final = re.compile(
+    r"maximum context|context (?:length|window|size)|(?:prompt|input) is too long|too many (?:input )?tokens",
+    re.IGNORECASE,
+)
+"""How compatible servers say it; only some send a code for it."""
+
+_SHORTEST_SECRET: Final = 8
+"""What is shorter is a placeholder, and would be found inside ordinary words."""
+
 _ADVICE: Final[dict[FailureKind, str]] = {
     "auth": "Check the provider's API key and what it may use.",
     "not-found": "Check the model's name and the base URL.",
@@ -62,8 +72,6 @@ class ProviderModel:
         silence = min(SILENCE_SECONDS, request_timeout_seconds)
         self._settings: ModelSettings = {
             **client.settings,
-            # The worker's own loop retries, where the wait is visible, can be cancelled, and can park the turn.
-            "max_retries": 0,
             "timeout": silence,
             "first_event_timeout": silence,
             "request_timeout": request_timeout_seconds,
@@ -119,6 +127,9 @@ class ProviderModel:
 
     def _failure(self, error: Exception) -> ModelFailure:
         kind = _kind(error)
+        reported = _reported(error)
+        if kind == "rejected" and _TOO_LONG.search(reported):
+            kind = "context-length"
         retryable: bool | None = None
         if isinstance(error, exceptions.ModelHTTPError):
             if kind in {"transient", "rejected"} and error.status_code < 500:
@@ -126,14 +137,15 @@ class ProviderModel:
             if kind in {"transient", "rate-limit"} and error.provider_retry_hint is False:
                 retryable = False
         wait = error.retry_after if isinstance(error, exceptions.ModelAPIError) else None
-        return ModelFailure(kind, self._text(error, kind), retry_after_seconds=wait, retryable=retryable)
+        return ModelFailure(kind, self._text(error, reported, kind), retry_after_seconds=wait, retryable=retryable)
 
-    def _text(self, error: Exception, kind: FailureKind) -> str:
+    def _text(self, error: Exception, reported: str, kind: FailureKind) -> str:
         """One line: the model, what was reported without keys or line breaks, and what to do."""
         status = f" (HTTP {error.status_code})" if isinstance(error, exceptions.ModelHTTPError) else ""
-        reported = clean_text(_reported(error))
+        reported = clean_text(reported)
         for secret in self._secrets:
-            reported = reported.replace(secret, "[key]")
+            if len(secret) >= _SHORTEST_SECRET:
+                reported = reported.replace(secret, "[key]")
         reported = " ".join(reported.split())[:400].rstrip(". ")
         advice = _ADVICE.get(kind)
         return f"{self.name}{status}: {reported}." + (f" {advice}" if advice else "")
