@@ -49,6 +49,9 @@ class Settings(BaseSettings):
         default=None, description="Name of a worker, unique in its deployment; default its host and process id."
     )
     queues: str = Field(default="turns", description="Comma-separated Celery queues that a worker serves.")
+    liveness_seconds: float = Field(
+        default=10.0, gt=0, description="Time for a worker's own ping to come back; twice too late, it ends itself."
+    )
     fault_points: str | None = Field(
         default=None, description="For fault tests: NAME:NTH[,...] kills the worker at the nth passage of a point."
     )

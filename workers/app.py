@@ -97,7 +97,8 @@ def serve(settings: Settings, runtime: Runtime, *, nodename: str, instance: str)
     """
     private = ping_queue(instance)
     pings = Pings(settings, private)
-    liveness = Liveness(pings.publish, runtime.slots, runtime.abandon)
+    within = settings.liveness_seconds
+    liveness = Liveness(pings.publish, runtime.slots, runtime.abandon, every=within / 2, within=within)
     app = create_app(settings, runtime, liveness, private)
 
     def on_init(**_: Any) -> None:

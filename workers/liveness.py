@@ -1,7 +1,7 @@
 """An end-to-end self check: a ping through the broker must reach this very worker.
 
 A worker can lose its consumer after a broker fault and stay up, deaf. Nothing but a message that arrives proves
-the opposite (docs of Celery's inspect answer over another channel).
+the opposite (Celery's own ``inspect ping`` comes over another channel).
 """
 
 import secrets
@@ -16,8 +16,6 @@ from workers.slots import Slots
 
 _log = structlog.stdlib.get_logger(__name__)
 
-EVERY_SECONDS: Final = 5.0
-WITHIN_SECONDS: Final = 10.0
 FAILURES: Final = 2
 _LOOK_SECONDS: Final = 0.1
 
@@ -35,6 +33,8 @@ class Liveness:
         publish: Sends a ping with the given text to this worker; raises BrokerAway.
         slots: A worker whose slots are all taken cannot run a ping, and is not judged.
         deaf: Called once, with the reason, after two failures in a row.
+        every: Seconds between two checks.
+        within: Seconds in which a ping must arrive.
     """
 
     def __init__(
@@ -43,8 +43,8 @@ class Liveness:
         slots: Slots,
         deaf: Callable[[str], None],
         *,
-        every: float = EVERY_SECONDS,
-        within: float = WITHIN_SECONDS,
+        every: float,
+        within: float,
     ) -> None:
         self._publish = publish
         self._slots = slots

@@ -13,6 +13,7 @@ from tests.support.waiting import wait_until
 
 PERMANENT_KEYS: Final = (
     "*_kombu.binding.*",  # one set per exchange
+    "*_kombu.binding_deadlines",  # one set, swept by consumers of expiring queues
     "*unacked",
     "*unacked_index",
     "*unacked_mutex",

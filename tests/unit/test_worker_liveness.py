@@ -21,12 +21,12 @@ def test_a_ping_that_arrives_means_alive() -> None:
     def publish(nonce: str) -> None:
         liveness.answered(nonce)
 
-    liveness = Liveness(publish, Slots(1), never, within=5.0)
+    liveness = Liveness(publish, Slots(1), never, every=1.0, within=5.0)
     assert liveness.check() == "alive"
 
 
 def test_a_ping_that_stays_away_means_deaf() -> None:
-    assert Liveness(lambda nonce: None, Slots(1), never, within=0.05).check() == "deaf"
+    assert Liveness(lambda nonce: None, Slots(1), never, every=1.0, within=0.05).check() == "deaf"
 
 
 def test_an_old_ping_proves_nothing() -> None:
@@ -37,14 +37,14 @@ def test_an_old_ping_proves_nothing() -> None:
             liveness.answered(sent[0])
         sent.append(nonce)
 
-    liveness = Liveness(publish, Slots(1), never, within=0.05)
+    liveness = Liveness(publish, Slots(1), never, every=1.0, within=0.05)
     assert [liveness.check(), liveness.check()] == ["deaf", "deaf"]
 
 
 def test_a_worker_without_a_free_slot_is_not_judged() -> None:
     slots = Slots(1)
     with slots.taken():
-        assert Liveness(lambda nonce: None, slots, never, within=0.05).check() == "unknown"
+        assert Liveness(lambda nonce: None, slots, never, every=1.0, within=0.05).check() == "unknown"
 
 
 def test_a_worker_that_was_full_for_a_moment_is_not_judged() -> None:
@@ -54,11 +54,11 @@ def test_a_worker_that_was_full_for_a_moment_is_not_judged() -> None:
         with slots.taken():
             pass
 
-    assert Liveness(publish, slots, never, within=0.3).check() == "unknown"
+    assert Liveness(publish, slots, never, every=1.0, within=0.3).check() == "unknown"
 
 
 def test_a_broker_that_is_away_gives_no_verdict() -> None:
-    assert Liveness(away, Slots(1), never, within=0.05).check() == "broker-away"
+    assert Liveness(away, Slots(1), never, every=1.0, within=0.05).check() == "broker-away"
 
 
 def run(publish: Callable[[int, str, Liveness], None], deaf: Callable[[str], None]) -> Liveness:
