@@ -1,1 +1,15 @@
 """The shared checkout as a worker's tools see it: files, search, bash, and the guard that ends what they start."""
+
+from workers.checkout.guard import Guard, make_non_dumpable
+from workers.checkout.tools import CallContext, LocalResult, LocalTools
+from workers.checkout.workspace import prove_locks, prove_workspace
+
+__all__ = [
+    "CallContext",
+    "Guard",
+    "LocalResult",
+    "LocalTools",
+    "make_non_dumpable",
+    "prove_locks",
+    "prove_workspace",
+]

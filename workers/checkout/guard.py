@@ -14,6 +14,7 @@ from typing import Any, Final
 import structlog
 
 from team.model.errors import ConfigurationInvalid, TurnFenced
+from workers.checkout.blocking import until_done
 from workers.checkout.errors import CommandLostError
 from workers.guardian import kernel
 from workers.guardian.process import MARK_VARIABLE
@@ -156,7 +157,7 @@ class Guard:
         except asyncio.CancelledError:
             with suppress(OSError):
                 ours.shutdown(socket.SHUT_WR)
-            await _until_done(task)
+            await until_done(task)
             raise
         if report.state in {"lease", "refused"}:
             raise TurnFenced("the lease of this turn was not renewed in time: its command was ended")
@@ -292,14 +293,6 @@ class Guard:
                 del self._running[turn_id]
         if not task.cancelled():
             task.exception()  # a cancelled caller never looks at it
-
-
-async def _until_done(task: "asyncio.Task[Any]") -> None:
-    """Wait for the end of ``task`` although the caller is being cancelled, once or again."""
-    end = time.monotonic() + GONE_SECONDS
-    while not task.done() and time.monotonic() < end:
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait({task}, timeout=end - time.monotonic())
 
 
 def _spawn_process(control: socket.socket) -> subprocess.Popen[bytes]:

@@ -1,8 +1,62 @@
-"""Proof that a worker sees the right workspace."""
+"""Proofs that a worker sees the right workspace, and that its locks exclude."""
 
+import os
 from pathlib import Path
+from typing import Final
+
+from team.model.errors import ConfigurationInvalid, WorkspaceMismatch
+from workers.checkout.locks import try_lock
+from workers.checkout.paths import DATA_AREA, Workspace
+
+ID_FILE: Final = "workspace-id"
+_PROOF: Final = "proof"
 
 
 def prove_workspace(root: Path, workspace_id: str) -> None:
     """Raise WorkspaceMismatch unless ``root/.team/workspace-id`` holds ``workspace_id``."""
-    raise NotImplementedError
+    path = root / DATA_AREA / ID_FILE
+    try:
+        found = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise WorkspaceMismatch(
+            f"{root} is not the workspace of this coordinator: cannot read {path} ({reason}). Mount the coordinator's "
+            "workspace there, or set TEAM_WORKSPACE_ROOT to where it is mounted."
+        ) from error
+    if found != workspace_id:
+        raise WorkspaceMismatch(
+            f"{root} is another workspace than the coordinator's: {path} holds {found[:64]!r}, not {workspace_id!r}. "
+            "Mount the coordinator's workspace there, or set TEAM_WORKSPACE_ROOT to where it is mounted."
+        )
+
+
+def prove_locks(root: Path) -> None:
+    """Raise ConfigurationInvalid unless locks under ``root`` exclude: some network mounts grant every lock.
+
+    Proves it between two opens on this machine. Call it once at the start of a worker.
+    """
+    try:
+        workspace = Workspace(root)
+        first = None
+        # Another worker that starts at the same moment may hold the proof's file for an instant.
+        for _ in range(1000):
+            first = try_lock(workspace, _PROOF)
+            if first:
+                break
+        if first is None:
+            return  # somebody else holds it, which is the proof
+        try:
+            second = try_lock(workspace, _PROOF)
+            if second:
+                second.close()
+        finally:
+            first.close()
+    except OSError as error:
+        raise ConfigurationInvalid(
+            f"cannot lock files under {root / DATA_AREA}: {error.strerror or os.strerror(error.errno or 0)}. "
+            "The workspace must be writable and its file system must support flock."
+        ) from error
+    if second:
+        raise ConfigurationInvalid(
+            f"locks under {root / DATA_AREA} do not exclude: two were granted at once. Mount the workspace with locking."
+        )

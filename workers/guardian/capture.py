@@ -144,8 +144,10 @@ class Records:
         self._rest = b""
 
     def _take(self, record: bytes) -> None:
-        path, _, _ = record.partition(self._path_end)
-        if not path or (self._pattern and not self._pattern.fullmatch(path.removeprefix(b"./"))):
+        path, found, _ = record.partition(self._path_end) if self._path_end else (record, b"", b"")
+        if not path or (self._path_end and not found):
+            return  # not a record: the first line of a path that holds a line break
+        if self._pattern and not self._pattern.fullmatch(path.removeprefix(b"./")):
             return
         self.matched += 1
         if len(self.kept) < self._most and len(record) <= self._room:

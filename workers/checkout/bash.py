@@ -1,0 +1,183 @@
+"""``bash``: one command in the Session's directory, and nothing of it left when the call returns."""
+
+import asyncio
+import os
+import re
+import shutil
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Final
+
+from team.model.errors import InvalidArgument, TeamError
+from team.model.tools import BashParameters
+from team.model.values import text_fault
+from workers.checkout.blocking import off_loop
+from workers.checkout.environment import command_environment
+from workers.checkout.errors import FileFaultError, FileMissingError, NotAFileError
+from workers.checkout.guard import Guard
+from workers.checkout.paths import DATA_AREA, Place, Workspace
+from workers.guardian.protocol import DIRECTORY_FD, CommandReport, CommandSpec
+
+LONGEST_COMMAND: Final = 120_000
+"""UTF-8 bytes: the kernel takes no longer argument than 128 KiB."""
+
+SPILL_BYTES: Final = 64 * 1024 * 1024
+COMMANDS_AT_ONCE: Final = 8
+"""Commands of one turn that run side by side; more wait for their turn."""
+
+_TURNS: Final = 1024
+_NOTE_BYTES: Final = 600
+# On one line with the command, so that line numbers in the shell's messages are those of the command.
+_REPORT_DIRECTORY: Final = f"trap '{{ set +x; }} 2>/dev/null; pwd -P >&{DIRECTORY_FD}' EXIT; "
+
+
+@dataclass(frozen=True)
+class Ran:
+    """The text for the model, and where the command left the Session's directory, if it moved."""
+
+    text: str
+    cwd: str | None
+
+
+class DirectoryGoneError(Exception):
+    """The Session's directory does not exist any more; it moves to ``nearest``."""
+
+    def __init__(self, error: TeamError, nearest: str) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.nearest = nearest
+
+
+class Bash:
+    """The shell of one workspace."""
+
+    def __init__(self, workspace: Workspace, guard: Guard, output_bytes: int) -> None:
+        self._workspace = workspace
+        self._guard = guard
+        self._output_bytes = output_bytes
+        self._running: OrderedDict[str, asyncio.Semaphore] = OrderedDict()
+
+    async def run(self, parameters: BashParameters, cwd: str, turn_id: str, call_id: str) -> Ran:
+        """Run a command until its shell exits or its time is up, and end whatever it left.
+
+        Raises:
+            DirectoryGoneError: ``cwd`` is not there.
+            TurnFenced, CommandLostError: See ``Guard.run``.
+            TeamError: A fault of the call.
+        """
+        if len(parameters.command.encode()) > LONGEST_COMMAND:
+            raise InvalidArgument(
+                f"command is longer than {LONGEST_COMMAND:,} bytes. Write it to a file with write and run the file."
+            )
+        shell = shutil.which("bash")
+        if shell is None:
+            raise FileFaultError("This worker has no bash. Use the file tools.")
+        # What a result may hold besides output is kept free, so that the whole stays within the limit.
+        room = max(200, self._output_bytes - _NOTE_BYTES)
+        spec = CommandSpec(
+            argv=[shell, "--noprofile", "--norc", "-c", _REPORT_DIRECTORY + parameters.command],
+            environment=command_environment(cwd),
+            timeout=parameters.timeout_ms / 1000,
+            head=room // 2,
+            tail=room - room // 2,
+            spill_root=str(self._workspace.root),
+            spill=[DATA_AREA, "spill", _file_name(turn_id), f"{_file_name(call_id)}.txt"],
+            spill_bytes=SPILL_BYTES,
+            track_directory=True,
+        )
+        async with self._slot(turn_id):
+            with await off_loop(self._start_directory, cwd) as place:
+                report = await self._guard.run(turn_id, spec, directory=place.directory)
+        if report.state == "failed":
+            raise FileFaultError(f"The command could not be started: {report.detail}. Nothing was run.")
+        moved, note = await off_loop(self._moved, report.directory, cwd)
+        return Ran(_text(report, parameters.timeout_ms, note), moved)
+
+    def _slot(self, turn_id: str) -> asyncio.Semaphore:
+        slot = self._running.setdefault(turn_id, asyncio.Semaphore(COMMANDS_AT_ONCE))
+        self._running.move_to_end(turn_id)
+        if len(self._running) > _TURNS:
+            self._running.popitem(last=False)
+        return slot
+
+    def end_turn(self, turn_id: str) -> None:
+        """Forget the turn. Idempotent."""
+        self._running.pop(turn_id, None)
+
+    def _start_directory(self, cwd: str) -> Place:
+        try:
+            return self._workspace.directory(cwd, cwd)
+        except (FileMissingError, NotAFileError) as error:
+            nearest = self._nearest(cwd)
+            raise DirectoryGoneError(
+                FileMissingError(
+                    f"Your directory {cwd} does not exist any more; somebody removed or renamed it. Nothing was run. "
+                    f"Your directory is now {nearest}: go on from there."
+                ),
+                nearest,
+            ) from error
+
+    def _nearest(self, cwd: str) -> str:
+        for parent in PurePosixPath(cwd).parents:
+            try:
+                with self._workspace.directory(str(parent), str(parent)):
+                    return str(parent)
+            except TeamError:
+                continue
+        return str(self._workspace.root)
+
+    def _moved(self, directory: str | None, cwd: str) -> tuple[str | None, str]:
+        """Where the Session's directory moves, and a note when it does not go where the command went."""
+        if directory is None or directory == os.path.realpath(cwd):
+            return None, ""
+        stays = f"your directory stays {cwd}"
+        if text_fault(directory):
+            return None, f"the name of the directory you changed to is not UTF-8; {stays}"
+        if self._workspace.relative(directory) is None:
+            return None, f"the directory you changed to is outside of the workspace; {stays}"
+        try:
+            with self._workspace.directory(directory, directory):
+                return directory, f"your directory is now {directory}"
+        except TeamError:
+            return None, f"the directory you changed to is gone; {stays}"
+
+
+def _file_name(identity: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]", "_", identity)[:100] or "_"
+
+
+def _text(report: CommandReport, timeout_ms: int, note: str) -> str:
+    parts = [report.head]
+    if report.tail is not None:
+        parts = [f"{report.head.rstrip()}\n[… {_left_out(report)} …]\n{report.tail.lstrip()}"]
+    if parts[0] and not parts[0].endswith("\n"):
+        parts.append("\n")
+    notes: list[str] = []
+    match report.state:
+        case "timed-out":
+            notes.append(f"timed out after {timeout_ms:,} ms: the command and every process of it were ended")
+        case "too-many":
+            notes.append("ended: the command started too many processes")
+        case "stopped":
+            notes.append("ended: the command was stopped from outside")
+        case _ if report.code is not None and report.code < 0:
+            notes.append(f"ended by signal {-report.code}")
+        case _:
+            notes.append(f"exit code {report.code}")
+    if report.left:
+        notes.append(f"ended what it left running: {', '.join(report.left)}")
+    if report.immortal:
+        notes.append(f"{report.immortal} of its processes could not be ended")
+    if note:
+        notes.append(note)
+    return "".join(parts) + f"[{'; '.join(notes)}]"
+
+
+def _left_out(report: CommandReport) -> str:
+    shown = len(report.head.encode("utf-8", "replace")) + len((report.tail or "").encode("utf-8", "replace"))
+    text = f"about {max(0, report.total - shown):,} of {report.total:,} bytes left out here"
+    if not report.spill:
+        return text + (f"; the rest could not be kept: {report.detail}" if report.detail else "")
+    kept = "the whole output" if report.spilled >= report.total else f"its first {report.spilled:,} bytes"
+    return f"{text}; {kept}: {report.spill}"
