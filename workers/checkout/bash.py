@@ -134,11 +134,12 @@ class Bash:
         stays = f"your directory stays {cwd}"
         if text_fault(directory):
             return None, f"the name of the directory you changed to is not UTF-8; {stays}"
-        if self._workspace.relative(directory) is None:
+        spelled = self._workspace.spelled(directory)
+        if spelled is None:
             return None, f"the directory you changed to is outside of the workspace; {stays}"
         try:
             with self._workspace.directory(directory, directory):
-                return directory, f"your directory is now {directory}"
+                return spelled, f"your directory is now {spelled}"
         except TeamError:
             return None, f"the directory you changed to is gone; {stays}"
 

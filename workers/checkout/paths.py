@@ -115,7 +115,8 @@ class Workspace:
 
     def __init__(self, root: Path) -> None:
         self.root = Path(os.path.realpath(root))
-        self._spellings = tuple({str(self.root), os.path.abspath(root)})  # noqa: PTH100  # as it is spelled, links kept
+        self._given = os.path.abspath(root)  # noqa: PTH100  # as it is spelled, links kept
+        self._spellings = tuple({str(self.root), self._given})
         os.close(self._open_root())
 
     def _open_root(self) -> int:
@@ -129,6 +130,11 @@ class Workspace:
             if path.startswith(root.rstrip("/") + "/"):
                 return path[len(root.rstrip("/")) + 1 :]
         return None
+
+    def spelled(self, path: str) -> str | None:
+        """An absolute path inside with the root as it was given, which may be a link; None when it is outside."""
+        relative = self.relative(path)
+        return None if relative is None else posixpath.join(self._given, relative).rstrip("/")
 
     def place(self, path: str, cwd: str) -> Place:
         """Find what ``path`` names, relative to the absolute directory ``cwd`` inside the workspace.

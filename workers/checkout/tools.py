@@ -207,8 +207,8 @@ class LocalTools:
             )
         return _error(
             OutcomeUnknownError(
-                f"The machine that ran this call was lost, and {path} has changed since: neither what it held before nor "
-                "what this call meant to put there. Read it to see whether your change is in it."
+                f"The machine that ran this call was lost, and {path} now holds neither what it held before nor what "
+                "this call meant to put there. Read it to see whether your change is in it."
             ),
             outcome="unknown",
         )

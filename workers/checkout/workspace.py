@@ -58,5 +58,5 @@ def prove_locks(root: Path) -> None:
         ) from error
     if second:
         raise ConfigurationInvalid(
-            f"locks under {root / DATA_AREA} do not exclude: two were granted at once. Mount the workspace with locking."
+            f"locks under {root / DATA_AREA} do not exclude: two were granted at once. Mount the workspace with locks."
         )

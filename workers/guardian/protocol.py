@@ -20,9 +20,9 @@ started."""
 class Selection(NamedTuple):
     """Keep only some records of the standard output, instead of its head and tail.
 
-    A record ends with ``separator``; its path ends with ``path_end``, or is all of it when that is empty. Records whose path does not match ``pattern``
-    (a regular expression over the whole path) are dropped; of the others the first ``records`` are kept, at most
-    ``size`` bytes of them, and all are counted.
+    A record ends with ``separator``; its path ends with ``path_end``, or is all of it when that is empty. Records
+    whose path does not match ``pattern`` (a regular expression over the whole path) are dropped; of the others the
+    first ``records`` are kept, at most ``size`` bytes of them, and all are counted.
     """
 
     separator: str
