@@ -1,5 +1,6 @@
 """Every event of a Session log. Unknown types and versions are refused, loudly (DESIGN section 4)."""
 
+import json
 from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, ValidationError
@@ -299,7 +300,8 @@ def decode_event(seq: int, event_type: str, data: object) -> EventData:
     if fault:
         raise LogDamaged(f"event {seq} ({event_type}): {fault}")
     try:
-        return cls.model_validate(data, strict=False)
+        # As JSON text: only there does strict validation take an array for a tuple, and still no true for a 1.
+        return cls.model_validate_json(json.dumps(data, ensure_ascii=False))
     except ValidationError as error:
         raise LogDamaged(f"event {seq} ({event_type}) is not valid: {first_fault(error)}") from error
 
