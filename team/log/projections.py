@@ -36,6 +36,8 @@ _turn = table(TurnRow)
 _call = table(CallRow)
 _meta = table(MetaRow)
 
+VERSION_KEY: Final = "projection-version"
+
 
 @dataclass(frozen=True)
 class _Kind:
@@ -248,8 +250,7 @@ def rebuild(connection: Connection, session_id: SessionId) -> None:
 
 def rebuild_outdated(connection: Connection) -> list[str]:
     """Rebuild every Session when the store was written by another projection version; returns damaged Sessions."""
-    query = select(_meta.c.value).where(_meta.c.key == "projection-version")
-    if connection.execute(query).scalar_one_or_none() == str(PROJECTION_VERSION):
+    if get_meta(connection, VERSION_KEY) == str(PROJECTION_VERSION):
         return []
     damaged: list[str] = []
     for session in sessions.list_sessions(connection):
@@ -257,7 +258,7 @@ def rebuild_outdated(connection: Connection) -> list[str]:
             rebuild(connection, session.header.id)
         except LogDamaged as error:
             damaged.append(error.message)
-    set_meta(connection, "projection-version", str(PROJECTION_VERSION))
+    set_meta(connection, VERSION_KEY, str(PROJECTION_VERSION))
     return damaged
 
 

@@ -2,14 +2,13 @@
 # SQLModel types __tablename__ as a declared attribute and metadata as an instance variable.
 """SQL tables of the log. Projections can be rebuilt from events; runtime rows are not events and are not compared.
 
-
 Every ``data`` column holds the whole value as compact camelCase JSON text (never JSONB: it reorders keys); the columns
 beside it are the ones that queries need.
 """
 
 from typing import Any, ClassVar, cast
 
-from sqlalchemy import Index, MetaData, Table, UniqueConstraint, text
+from sqlalchemy import BigInteger, Index, MetaData, Table, UniqueConstraint, text
 from sqlmodel import Field, SQLModel
 
 PROJECTION_VERSION = 1
@@ -92,11 +91,11 @@ class MemberRow(Row, table=True):
 
 
 class TaskRow(Row, table=True):
-    """Board projection, in the Lead's log."""
+    """Board projection, in the Lead's log. A task's number runs to 2^53-1."""
 
     __tablename__ = "task"
     session_id: str = Field(primary_key=True)
-    number: int = Field(primary_key=True)
+    number: int = Field(primary_key=True, sa_type=BigInteger)
     status: str
     owner_id: str | None = None
     data: str
