@@ -1,0 +1,114 @@
+"""What must hold of every store between two transactions, whatever was done to it."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection
+
+from team.log import projections, runs, sessions, waits
+from team.log.events import stream_events
+from team.model.events import (
+    Event,
+    InboxClaimed,
+    TaskChanged,
+    ToolCalled,
+    ToolReturned,
+    TurnEnded,
+    TurnStarted,
+    UserMessage,
+)
+from team.model.ids import SessionId, TaskId
+from team.model.slices import HeadSlice
+from team.model.snapshots import SessionHeader, TaskSnapshot
+from tests.support.core import Core
+
+
+def assert_sound(core: Core) -> None:
+    """Assert the invariants of the log and its rows for every Session of the store."""
+    core.reading(_assert_sound)
+
+
+def _assert_sound(connection: Connection) -> None:
+    for found in sessions.list_sessions(connection):
+        session_id = found.header.id
+        assert projections.fault_of(connection, session_id) is None, projections.fault_of(connection, session_id)
+        events = list(stream_events(connection, session_id))
+        assert [event.seq for event in events] == list(range(1, len(events) + 1))
+        _assert_history(found.header, events)
+        _assert_turn(connection, session_id, found.head)
+        _assert_board(found.header, events)
+        _assert_nobody_sleeps_on_input(session_id, found.head)
+
+
+def _assert_history(header: SessionHeader, events: list[Event]) -> None:
+    """Each message at most once; each call exactly one result once its turn has ended; turns do not overlap."""
+    shown, claimed = Counter[str](), Counter[str]()
+    asked, answered = dict[str, str](), Counter[str]()
+    open_turn: str | None = None
+    for event in events:
+        match event.decoded():
+            case UserMessage(message_id=message_id):
+                shown[message_id] += 1
+            case InboxClaimed(message_id=message_id):
+                claimed[message_id] += 1
+            case ToolCalled(call_id=call_id, turn_id=turn_id):
+                assert call_id not in asked, f"the call {call_id} was asked twice"
+                asked[call_id] = turn_id
+            case ToolReturned(call_id=call_id):
+                answered[call_id] += 1
+            case TurnStarted(turn_id=turn_id):
+                assert open_turn is None, "two turns are open"
+                open_turn = turn_id
+            case TurnEnded(turn_id=turn_id):
+                assert open_turn == turn_id
+                open_turn = None
+            case _:
+                pass
+    twice = [message for message, times in shown.items() if times > 1]
+    assert not twice, f"{header.id} shows {twice} more than once"
+    assert all(times == 1 and shown[message] == 1 for message, times in claimed.items())
+    for call_id, turn_id in asked.items():
+        expected = {1} if turn_id != open_turn else {0, 1}
+        assert answered[call_id] in expected, f"the call {call_id} has {answered[call_id]} results"
+    assert set(answered) <= set(asked)
+
+
+def _assert_turn(connection: Connection, session_id: SessionId, head: HeadSlice) -> None:
+    """An open turn has exactly one run; a parked one waits for something; an ended one leaves nothing behind."""
+    run = runs.session_run(connection, session_id)
+    assert (run.turn_id if run else None) == head.open_turn
+    open_waits = waits.turn_waits(connection, run.turn_id) if run else []
+    if run is not None and run.state == "parked":
+        assert open_waits, "a parked turn waits for nothing"
+
+
+def _assert_nobody_sleeps_on_input(session_id: SessionId, head: HeadSlice) -> None:
+    if head.pending and not head.held:
+        assert head.open_turn is not None, f"{session_id} sleeps on {head.pending} accepted messages"
+
+
+def _assert_board(header: SessionHeader, events: list[Event]) -> None:
+    """Revisions without gaps, at most one owner per revision, a complete acyclic graph of live tasks."""
+    board: dict[TaskId, TaskSnapshot] = {}
+    for event in events:
+        data = event.decoded()
+        if isinstance(data, TaskChanged) and data.team_id == header.id:
+            before = board.get(data.task.id)
+            assert data.task.revision == (before.revision if before else 0) + 1
+            board[data.task.id] = data.task
+    live = {task.id: task for task in board.values() if task.status != "deleted"}
+    for task in live.values():
+        assert set(task.blocked_by) <= set(live), f"{task.id} depends on a task that is not there"
+        if task.status == "in_progress":
+            assert task.owner_id is not None
+    assert_acyclic(live)
+
+
+def assert_acyclic(board: Mapping[TaskId, TaskSnapshot]) -> None:
+    remaining: dict[Any, set[Any]] = {task.id: set(task.blocked_by) for task in board.values()}
+    while remaining:
+        free = [task for task, blockers in remaining.items() if not blockers & set(remaining)]
+        assert free, f"a cycle among {sorted(remaining)}"
+        for task in free:
+            del remaining[task]
