@@ -39,7 +39,7 @@ def parse_path(text: str) -> tuple[PathStep, ...]:
     place = 0
     while place < len(text):
         match = _STEP.match(text, place)
-        if match is None:
+        if match is None or text.startswith("."):
             raise ValueError(f"{text!r} is not a path: write keys with dots, [0], [*] or [key=value]")
         key, every, index, filter_key, filter_value = match.groups()
         if key is not None:
@@ -289,7 +289,10 @@ class Scenario(Part):
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without tags; a key that occurs twice is an error instead of the last one winning."""
+    """YAML without tags and with the plain values of YAML 1.2: ``no`` and a date are texts.
+
+    A key that occurs twice is an error instead of the last one winning.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()
@@ -299,6 +302,15 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.MarkedYAMLError(problem=f"the key {key!r} occurs twice", problem_mark=key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep=deep)
+
+
+_OWN_TAGS: Final = ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:timestamp")
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in _OWN_TAGS]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _first in "tTfF":
+    _Loader.yaml_implicit_resolvers[_first].append((_OWN_TAGS[0], re.compile("(?i:true|false)$")))
 
 
 def load_scenario(path: Path) -> Scenario:
