@@ -93,7 +93,7 @@ def plan(
     """
     if memory is None or memory.member != member:
         inbox = tuple(received)
-        return _enter(role, member, _Place("start", role.start), _Step(member, {}, inbox, {}, None))
+        return _enter(role, _Place("start", role.start), _Step(member, {}, inbox, {}, None, _first(received)))
     state = role.states.get(memory.state)
     if state is None:
         raise ScenarioFault(f"state {memory.state!r} is not in the file any more")
@@ -102,8 +102,8 @@ def plan(
         rules = state.on_message or role.on_message
         if rules is None:
             raise ScenarioFault(f"state {memory.state!r} ended a turn and has no on_message for the next one")
-        step = _Step(member, memory.variables, inbox, {}, None)
-        return _enter(role, member, _Place(f"on_message after {memory.state!r}", rules), step)
+        step = _Step(member, memory.variables, inbox, {}, None, _first(received))
+        return _enter(role, _Place(f"on_message after {memory.state!r}", rules), step)
     assert state.next is not None, "checked with the file"
     by_index = {result.index: result for result in results}
     named: dict[str, CallResult] = {}
@@ -111,8 +111,12 @@ def plan(
         if index not in by_index:
             raise ScenarioFault(f"state {memory.state!r} has no result for its call {call.name!r}")
         named[call.name] = by_index[index]
-    step = _Step(member, memory.variables, inbox, dict(memory.visits), named)
-    return _enter(role, member, _Place(f"state {memory.state!r}", state.next), step)
+    step = _Step(member, memory.variables, inbox, dict(memory.visits), named, None)
+    return _enter(role, _Place(f"state {memory.state!r}", state.next), step)
+
+
+def _first(received: Sequence[Received]) -> Received | None:
+    return received[0] if received else None
 
 
 @dataclass(frozen=True)
@@ -123,19 +127,20 @@ class _Place:
 
 @dataclass
 class _Step:
-    """One transition. ``results`` is None where a turn begins: there a rule takes the oldest message."""
+    """One transition. Where a turn begins, ``results`` is None and ``opening`` the message that opened it."""
 
     member: str
     variables: Mapping[str, Any]
     inbox: tuple[Received, ...]
     visits: dict[str, int]
     results: Mapping[str, CallResult] | None
+    opening: Received | None
 
     def scope(self) -> dict[str, Any]:
         return {**self.variables, "member": self.member}
 
     def holds(self, condition: Condition) -> bool:
-        """Whether a condition holds; a message that makes it hold becomes ``taken``."""
+        """Whether a condition holds."""
         if condition.call is not None:
             return self._result_holds(condition)
         if condition.message is not None:
@@ -150,11 +155,11 @@ class _Step:
         return not self.holds(condition.negated)
 
     def taken(self, condition: Condition | None) -> Received | None:
-        """The message that a rule takes out of the inbox: the one it asked for, or the oldest where a turn begins."""
+        """The message that a rule takes out of the inbox: the one it asked for, or the one that opened the turn."""
         wanted = _message_test(condition, self.holds) if condition is not None else None
         if wanted is not None:
             return self._message(wanted)
-        return self.inbox[0] if self.results is None and self.inbox else None
+        return self.opening
 
     def source(self, source: Source) -> Any:
         if source.call is None:
@@ -229,7 +234,7 @@ class _Step:
         return None
 
 
-def _enter(role: Role, member: str, place: _Place, step: _Step) -> Plan:
+def _enter(role: Role, place: _Place, step: _Step) -> Plan:
     try:
         rule = next((rule for rule in place.rules if rule.when is None or step.holds(rule.when)), None)
         if rule is None:
@@ -250,7 +255,7 @@ def _enter(role: Role, member: str, place: _Place, step: _Step) -> Plan:
                 f"state {rule.goto!r} was visited {state.max_visits} times in this turn, its max_visits; "
                 f"the last time from {place.name} with {_situation(step)}"
             )
-        memory = Memory(member=member, state=rule.goto, variables=variables, inbox=tuple(inbox), visits=visits)
+        memory = Memory(member=step.member, state=rule.goto, variables=variables, inbox=tuple(inbox), visits=visits)
         return _answer(memory, state)
     except Missing as error:
         raise ScenarioFault(f"{place.name}: {error}") from error
