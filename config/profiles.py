@@ -26,6 +26,9 @@ class Profile(BaseModel):
     prompt: tuple[str, ...]
     max_steps: int | None = Field(default=None, ge=1)
 
+    def __hash__(self) -> int:
+        return hash((self.name, self.tools, self.prompt))
+
     @property
     def is_team(self) -> bool:
         """Whether its Sessions may lead and join Teams."""

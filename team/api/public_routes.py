@@ -43,6 +43,16 @@ class PostMessage(Value):
     delivery: Literal["turn", "steer"] = "turn"
 
 
+class ForkSession(Value):
+    """A fork of a Session; ``model`` replaces the inherited one."""
+
+    model: str | None = None
+
+
+class SelectModel(Value):
+    model: str
+
+
 class SessionsView(Value):
     sessions: tuple[SessionView, ...]
 
@@ -137,6 +147,27 @@ def public_router(sessions: SessionService, teams: TeamService, tools: ToolExecu
     def interrupt_session(session_id: str) -> Response:
         """End the open turn as aborted; inbox, ownership and tasks stay."""
         return reply(sessions.interrupt(session_id, actor=ACTOR))
+
+    @router.post(
+        "/sessions/{session_id}/fork",
+        responses={201: {"model": CreatedView}},
+        openapi_extra=body_docs(ForkSession),
+        status_code=201,
+    )
+    def fork_session(
+        request: Request, session_id: str, key: _Key, wanted: Annotated[ForkSession, Depends(json_body(ForkSession))]
+    ) -> Response:
+        """A new root that inherits the conversation of the completed turns."""
+        return reply(sessions.fork(session_id, model=wanted.model, once=_once(key, request, wanted)), 201)
+
+    @router.post(
+        "/sessions/{session_id}/model",
+        responses={200: {"model": SessionView}},
+        openapi_extra=body_docs(SelectModel),
+    )
+    def select_model(session_id: str, wanted: Annotated[SelectModel, Depends(json_body(SelectModel))]) -> Response:
+        """Choose the model of the next requests."""
+        return reply(sessions.select_model(session_id, wanted.model))
 
     @router.get("/teams/{team_id}", responses={200: {"model": TeamView}})
     def show_team(team_id: str) -> Response:

@@ -23,7 +23,7 @@ from team.model.views import (
     names_of,
     task_view,
 )
-from team.rules import inbox, roster, turns
+from team.rules import forks, inbox, roster, turns
 from team.rules.times import iso_time
 from team.service.callers import Once, Recorded
 from team.service.rosters import member_states, team_member_view, turn_end, turn_state
@@ -147,6 +147,32 @@ class SessionService:
             return InterruptView(previous_status=previous)
 
         return self._store.writing(interrupt)
+
+    def fork(self, session_id: str, *, model: str | None, once: Once | None) -> CreatedView:
+        """A new root with the conversation of a Session's completed turns; its Team starts empty."""
+
+        def fork(tx: Transaction) -> CreatedView:
+            source = sessions.find_session(tx.connection, session_id).header
+            tx.lock_sessions(source.id)
+            forked = new_session_id()
+            forks.create_session(tx, forked, source, parent=None, inherits=True, model=model)
+            return CreatedView(id=forked)
+
+        result = self._store.writing_once(once, CreatedView, fork)
+        assert not isinstance(result, Recorded)
+        return result
+
+    def select_model(self, session_id: str, model: str) -> SessionView:
+        """Choose the model of a Session's next requests; durable, and kept on resume."""
+        if not model.strip():
+            raise RequestInvalid("Name a model, such as openai-chat:NAME.")
+
+        def select(tx: Transaction) -> None:
+            header = self._lock_in_team(tx, session_id)
+            tx.append(header.id, SessionModel(model=model))
+
+        self._store.writing(select)
+        return self.view(session_id)
 
     def _lock_in_team(self, tx: Transaction, session_id: str) -> SessionHeader:
         header = sessions.find_session(tx.connection, session_id).header

@@ -11,15 +11,14 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from team.log import runs, sessions
-from team.log.events import stream_events
 from team.log.transaction import Transaction
 from team.model.content import text_block
 from team.model.errors import InvalidArgument, InvalidTarget, MessageTooLarge, TeamError
-from team.model.events import SessionModel, SubagentDescribed
+from team.model.events import SubagentDescribed
 from team.model.history import ToolResultEntry
 from team.model.ids import LEAD_NAME, SessionId, TeamId, new_message_id, new_token
 from team.model.slices import CallSlice
-from team.model.snapshots import UNOWNED, Context, DelegationSource, ForkOrigin, MemberSnapshot, SessionHeader
+from team.model.snapshots import UNOWNED, Context, DelegationSource, MemberSnapshot
 from team.model.views import (
     InterruptView,
     RosterView,
@@ -30,11 +29,9 @@ from team.model.views import (
     WaitView,
     task_view,
 )
-from team.rules import board, inbox, roster, turns, waiting
+from team.rules import board, forks, inbox, roster, turns, waiting
 from team.rules.board import Update
-from team.rules.forks import completed_prefix
 from team.rules.roster import Member
-from team.rules.times import iso_time
 from team.service.callers import Caller, Recorded, open_call, record_result
 from team.service.rosters import roster_views
 from team.service.store import Store
@@ -111,33 +108,19 @@ class TeamService:
         return self._operate(caller, SpawnView, create)
 
     def _create_child(self, tx: Transaction, team_id: TeamId, snapshot: MemberSnapshot, prompt: str) -> None:
-        lead, lead_id = tx.header(SessionId(team_id)), SessionId(team_id)
-        seed, through = (
-            completed_prefix(stream_events(tx.connection, lead_id)) if snapshot.context == "fork" else ([], 0)
-        )
-        header = SessionHeader(
-            id=snapshot.id,
-            created_at=iso_time(tx.now),
-            profile=lead.profile,
-            cwd=tx.head(lead_id).cwd,
-            depth=1,
-            root_id=lead_id,
-            parent_id=lead_id,
-            forked_from=ForkOrigin(session_id=lead_id, through=through) if seed else None,
-            seed_through=len(seed) + 1 if seed else 0,
-        )
-        tx.create_session(header)
-        tx.append(
+        lead_id = SessionId(team_id)
+        lead = tx.header(lead_id)
+        forks.create_session(
+            tx,
             snapshot.id,
-            SubagentDescribed(
+            lead,
+            parent=lead,
+            inherits=snapshot.context == "fork",
+            model=snapshot.model,
+            descriptor=SubagentDescribed(
                 mode="continuable", provider=snapshot.provider, label=snapshot.name, model=snapshot.model
             ),
         )
-        for data in seed:
-            tx.append(snapshot.id, data)
-        model = snapshot.model or tx.head(lead_id).model
-        if model is not None:
-            tx.append(snapshot.id, SessionModel(model=model))
         source = DelegationSource(sender_id=lead_id, sender_name=LEAD_NAME)
         inbox.accept(tx, snapshot.id, text_block(prompt), source, "steer", new_message_id())
 
