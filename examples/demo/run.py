@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -56,13 +57,20 @@ class Demo:
         )
 
     def team(self, *arguments: str) -> int:
-        """Run one ``team`` command; its output is ours. Ctrl-C reaches it too: wait for its own orderly end."""
-        with subprocess.Popen(self._command(arguments), cwd=self.checkout, env=self.environment) as process:
-            while True:
-                try:
-                    return process.wait()
-                except KeyboardInterrupt:
-                    continue
+        """Run one ``team`` command; its output is ours. When we are asked to stop, it stops in order first."""
+        with subprocess.Popen(
+            self._command(arguments),
+            cwd=self.checkout,
+            env=self.environment,
+            # Ctrl-C reaches us alone, so that the command gets one signal: a second one would mean haste.
+            start_new_session=True,
+        ) as process:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:
+                process.terminate()
+                process.wait()
+                raise
 
     def team_json(self, *arguments: str) -> dict[str, Any]:
         """Run one ``team`` command and decode what it prints."""
@@ -129,8 +137,12 @@ def main() -> int:
         parser.error(f"{options.directory} exists already")
     directory = options.directory or Path(tempfile.mkdtemp(prefix="team-demo-"))
     directory.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     begun = time.monotonic()
-    faults = play(Demo(directory.resolve(), options.workers))
+    try:
+        faults = play(Demo(directory.resolve(), options.workers))
+    except KeyboardInterrupt:
+        faults = ["interrupted."]
     print(f"\ncheckout and log stay in {directory} ({time.monotonic() - begun:.0f} s)")
     for fault in faults:
         print(f"demo: {fault}", file=sys.stderr)

@@ -113,10 +113,13 @@ def _task(task: Mapping[str, Any], names: Mapping[str, str]) -> str:
 
 def _message(data: Mapping[str, Any]) -> str | None:
     source: Mapping[str, Any] = data.get("source", {})
-    text = plain(text_of(data.get("content")))
+    content: list[Any] = data.get("content") or []
+    text = plain(text_of(content))
     match source.get("kind"):
         case "team-message":
-            return f"✉ from {source.get('senderName')}: {text}"
+            # The first block is the frame that a model sees; the sender's own blocks follow.
+            body = plain(text_of(content[1:])) if len(content) > 1 else text
+            return f"✉ from {source.get('senderName')}: {body}"
         case "human":
             return f"✉ from you: {text}"
         case "delegation":

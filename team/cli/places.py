@@ -26,6 +26,7 @@ _RECORD: Final = "stack.json"
 _LOCK: Final = "stack.lock"
 _WORKSPACE: Final = "workspace"
 _STARTING_SECONDS: Final = 20.0
+_PROBE_SECONDS: Final = 1.0
 
 
 class StackRecord(BaseModel):
@@ -148,17 +149,29 @@ def stack_lock(data_dir: Path) -> Generator[None]:
     """
     descriptor = os.open(data_dir / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        if not _locked(descriptor):
             raise StackBusy(
                 f"Another team stack runs on {data_dir}; stop it, or set TEAM_DATA_DIR to another directory."
-            ) from error
+            )
         # A record that is left here belongs to a stack that was killed.
         withdraw(data_dir)
         yield
     finally:
         os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    """Take the lock. A command that only looks whether it is free holds it for an instant: wait that out."""
+    end = time.monotonic() + _PROBE_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.02)
+        else:
+            return True
 
 
 def is_held(data_dir: Path) -> bool:
@@ -168,7 +181,8 @@ def is_held(data_dir: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Shared: two commands that look at the same moment do not see each other.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     else:

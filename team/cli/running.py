@@ -21,7 +21,7 @@ from team.cli.signals import Interrupted, Interruption, interruptible
 from team.cli.stack import Stack, StackPlan
 from team.cli.tokens import token_path
 from team.cli.views import is_busy
-from team.model.errors import ConfigurationInvalid, RequestInvalid
+from team.model.errors import ConfigurationInvalid, RequestInvalid, TeamError
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ def _run(
                 if not is_new:
                     follower.skip_past()
                 outcome = follower.follow(None if options.limit_minutes is None else options.limit_minutes * 60)
-                _conclude(link, outcome)
+                trouble = _conclude(link, outcome)
                 log = f"`team log {session_id}`" + (f", in {link.data_dir}" if link.data_dir is not None else "")
         except Interrupted:
             return _interrupted(console, session_id, as_json=options.as_json)
@@ -224,17 +224,26 @@ def _run(
         print_outcome(console, outcome, log)
         if not outcome.is_done:
             console.print(f"continue with: team resume {session_id} [PROMPT]", markup=False, soft_wrap=True)
+    if trouble is not None:
+        raise trouble
     return DONE if outcome.is_done else FAILED
 
 
-def _conclude(link: Link, outcome: Outcome) -> None:
-    """Close a Team whose work is over. At the limit, stop what would go on without us on somebody else's stack."""
-    if not outcome.reached_limit:
-        link.operator.close_team(outcome.team.team_id)
-    elif not link.is_own:
-        for member in outcome.team.members:
-            if is_busy(member):
-                link.operator.interrupt(member.session_id)
+def _conclude(link: Link, outcome: Outcome) -> TeamError | None:
+    """Close a Team whose work is over. At the limit, stop what would go on without us on somebody else's stack.
+
+    Returns what went wrong: the outcome is told first.
+    """
+    try:
+        if not outcome.reached_limit:
+            link.operator.close_team(outcome.team.team_id)
+        elif not link.is_own:
+            for member in outcome.team.members:
+                if is_busy(member):
+                    link.operator.interrupt(member.session_id)
+    except TeamError as error:
+        return error
+    return None
 
 
 def _interrupted(console: Console, session_id: str | None, *, as_json: bool) -> int:

@@ -20,6 +20,7 @@ from config.settings import Settings
 from team.cli.broker import EmbeddedBroker, free_port
 from team.cli.children import Child, ChildSpec
 from team.cli.faults import StackFailed
+from team.cli.lines import plain
 from team.cli.places import Owner, StackRecord, prepare, publish, remember_workspace, stack_lock, withdraw
 from team.cli.tokens import is_provider_key, stored_token
 
@@ -175,8 +176,9 @@ class Stack:
         if code == _MISCONFIGURED and child in self._workers:
             # Its settings will not change. A coordinator says the same of a database that is away for a while.
             raise StackFailed(self._epitaph(child, child.spec.name))
+        words = "" if code is None else child.last_words()
         if child.revive():
-            how = f"signal {-code}" if code is not None and code < 0 else f"status {code}"
+            how = f"signal {-code}" if code is not None and code < 0 else f"status {code}: {plain(words, 160)}"
             self._announce(f"{child.spec.name} ended ({how}) and was started again")
             self._publish()
 

@@ -176,7 +176,10 @@ def test_a_stack_that_failed_ends_the_run() -> None:
         ),
         (
             "agent/inbox/inserted",
-            {"content": [{"type": "text", "text": "hi"}], "source": {"kind": "team-message", "senderName": "lead"}},
+            {
+                "content": [{"type": "text", "text": "[frame]"}, {"type": "text", "text": "hi"}],
+                "source": {"kind": "team-message", "senderName": "lead"},
+            },
             "✉ from lead: hi",
         ),
         ("agent/inbox/inserted", {"content": [], "source": {"kind": "runtime-context"}}, None),
