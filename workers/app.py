@@ -35,6 +35,13 @@ class Pings:
         self._app = celery_app(settings.broker_url or "", settings.key_prefix)
         # A ping is no work: Flower does not see it.
         self._app.conf.task_send_sent_event = False
+        # One attempt: a check that waits for the broker would only tell later that it is away.
+        self._app.conf.broker_transport_options = {
+            **self._app.conf.broker_transport_options,
+            "max_retries": 0,
+            "interval_start": 0,
+            "interval_max": 0,
+        }
         self._queue: Any = queue  # the annotations of send_task know names only
         self._url = redis_url(settings.broker_url)
         self._key = f"{settings.key_prefix}{queue.name}"
@@ -76,6 +83,7 @@ def create_app(settings: Settings, runtime: Runtime, liveness: Liveness, private
     """The application that the worker process runs. Its tasks take ids and return None."""
     names = settings.queue_names
     app = celery_app(settings.broker_url or "", settings.key_prefix, names[0])
+    app.conf.worker_consumer = "workers.consumer:Consumer"
     app.conf.task_queues = [*(Queue(name, Exchange(name), routing_key=name) for name in names), private]
 
     def turn(turn_id: str) -> None:

@@ -2,9 +2,11 @@
 
 import logging
 import sys
+import warnings
 from typing import Final
 
 import structlog
+from celery.exceptions import CPendingDeprecationWarning
 
 # Per task and per request lines would tell the ids that the turn's own lines tell, twice and at length.
 _QUIET: Final = (
@@ -52,6 +54,8 @@ def configure(*, worker: str, level: int = logging.INFO) -> None:
             ],
         )
     )
+    # About late acknowledgements, which are off, at every loss of the broker.
+    warnings.filterwarnings("ignore", category=CPendingDeprecationWarning)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)

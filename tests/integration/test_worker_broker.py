@@ -51,7 +51,7 @@ over: {{say: finished}}
 
 
 def test_a_broker_that_stays_away_does_not_end_the_worker(fleet: Fleet) -> None:
-    worker = fleet.worker("one", LIVENESS_SECONDS="0.5").ready()
+    worker = fleet.worker("one", LIVENESS_SECONDS="2").ready()
     fleet.broker.kill()
     wait_until(lambda: worker.log.count("broker away") >= 4, "four checks without a verdict", 30)
     assert worker.process.poll() is None
@@ -59,6 +59,7 @@ def test_a_broker_that_stays_away_does_not_end_the_worker(fleet: Fleet) -> None:
     fleet.broker.start()
     turn = fleet.turns.begin("go", model=fleet.script("first: {say: after}"))
     fleet.ended(turn, 60)
+    assert worker.process.poll() is None
 
 
 def test_a_worker_stops_when_it_is_asked_to_while_the_broker_is_away(fleet: Fleet) -> None:
@@ -66,7 +67,7 @@ def test_a_worker_stops_when_it_is_asked_to_while_the_broker_is_away(fleet: Flee
     fleet.broker.kill()
     wait_until(lambda: "broker" in worker.log.lower() or "connection" in worker.log.lower(), "it to notice", 20)
     worker.terminate()
-    worker.code(20)
+    assert worker.code(20) == 0
     fleet.broker.start()
 
 

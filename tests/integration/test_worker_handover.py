@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ def test_an_idle_worker_stops_at_once_and_leaves_no_key(fleet: Fleet) -> None:
     wait_until(lambda: fleet.turns.beats, "a heartbeat")
     worker.terminate()
     assert worker.code(10) == 0
-    client = fleet.broker.client()
+    client: Any = fleet.broker.client()  # untyped library
     assert client.keys(f"{PREFIX}ping.*") == []
     assert client.keys(f"{PREFIX}_kombu.binding.ping*") == []
     client.close()

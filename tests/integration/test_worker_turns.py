@@ -104,7 +104,7 @@ def test_a_parked_turn_holds_no_slot(fleet: Fleet) -> None:
 
 
 def test_streamed_text_is_published_with_its_place(fleet: Fleet) -> None:
-    client = fleet.broker.client()
+    client: Any = fleet.broker.client()  # untyped library
     subscription: Any = client.pubsub()
     subscription.subscribe(f"{PREFIX}delta:session-1")
     fleet.worker("one").ready()

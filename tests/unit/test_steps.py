@@ -279,7 +279,10 @@ def test_a_write_that_meets_a_fault_is_repeated_and_happens_once(
 def test_a_short_pause_of_the_provider_keeps_the_claim(
     coordinator: FakeCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.steps.retry_delay_seconds", lambda failure, attempt: 0.01)
+    def delay(failure: ModelFailure, attempt: int) -> float | None:
+        return 0.01
+
+    monkeypatch.setattr("workers.steps.retry_delay_seconds", delay)
     turn = coordinator.turns.begin("go", model="test:model")
     bench = harness(coordinator, [ModelFailure("transient", "cut"), answer(text="over")])
 

@@ -101,7 +101,12 @@ def test_a_malformed_fault_point_is_refused(spec: str) -> None:
 
 def test_an_unarmed_point_is_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     killed: list[int] = []
-    monkeypatch.setattr("workers.faults.os.kill", lambda pid, number: killed.append(number))
+
+    def kill(pid: int, number: int) -> None:
+        assert pid == os.getpid()
+        killed.append(number)
+
+    monkeypatch.setattr("workers.faults.os.kill", kill)
     faults.arm("in-tool:2")
     faults.reached("before-boundary")
     faults.reached("in-tool")
