@@ -29,7 +29,9 @@ COMMANDS_AT_ONCE: Final = 8
 _TURNS: Final = 1024
 _NOTE_BYTES: Final = 600
 # On one line with the command, so that line numbers in the shell's messages are those of the command.
-_REPORT_DIRECTORY: Final = f"trap '{{ set +x; }} 2>/dev/null; pwd -P >&{DIRECTORY_FD}' EXIT; "
+_REPORT_DIRECTORY: Final = (
+    f"trap '{{ set +x; }} 2>/dev/null; pwd -P >&{DIRECTORY_FD} 2>/dev/null || echo >&{DIRECTORY_FD}' EXIT; "
+)
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,8 @@ class Bash:
         # What a result may hold besides output is kept free, so that the whole stays within the limit.
         room = max(200, self._output_bytes - _NOTE_BYTES)
         spec = CommandSpec(
-            argv=[shell, "--noprofile", "--norc", "-c", _REPORT_DIRECTORY + parameters.command],
+            program=shell,
+            argv=["bash", "--noprofile", "--norc", "-c", _REPORT_DIRECTORY + parameters.command],
             environment=command_environment(cwd),
             timeout=parameters.timeout_ms / 1000,
             head=room // 2,
@@ -132,6 +135,8 @@ class Bash:
         if directory is None or directory == os.path.realpath(cwd):
             return None, ""
         stays = f"your directory stays {cwd}"
+        if not directory:
+            return None, f"the directory you changed to is gone; {stays}"
         if text_fault(directory):
             return None, f"the name of the directory you changed to is not UTF-8; {stays}"
         spelled = self._workspace.spelled(directory)

@@ -70,6 +70,12 @@ class Guard:
         self._ending: dict[str, asyncio.Future[None]] = {}
         self._reviving: asyncio.Task[None] | None = None
 
+    @property
+    def pid(self) -> int | None:
+        """The guard process, None while it does not run."""
+        process = self._process
+        return process.pid if process else None
+
     async def start(self) -> None:
         """Start the guard process; returns when it is ready. Idempotent.
 

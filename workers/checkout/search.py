@@ -121,7 +121,8 @@ class Search:
         self, turn_id: str, argv: list[str], selection: Selection, directory: int, stdin: int | None = None
     ) -> CommandReport:
         spec = CommandSpec(
-            argv=[self._rg, "--no-config", "--color", "never", *argv],
+            program=self._rg,
+            argv=["rg", "--no-config", "--color", "never", *argv],
             environment=_ENVIRONMENT,
             timeout=TIMEOUT_SECONDS,
             head=0,

@@ -51,15 +51,15 @@ def open_file(place: Place, largest: int) -> io.FileIO:
     if place.missing:
         raise missing(place.shown)
     try:
-        file = io.FileIO(os.open(place.name or ".", _OPEN, dir_fd=place.directory))
+        handle = os.open(place.name or ".", _OPEN, dir_fd=place.directory)
     except FileNotFoundError as error:
         raise missing(place.shown) from error
     try:
-        _check(place, os.fstat(file.fileno()), largest)
+        _check(place, os.fstat(handle), largest)
     except BaseException:
-        file.close()
+        os.close(handle)
         raise
-    return file
+    return io.FileIO(handle)
 
 
 def _check(place: Place, status: os.stat_result, largest: int) -> None:

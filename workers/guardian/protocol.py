@@ -33,7 +33,7 @@ class Selection(NamedTuple):
 
 
 class CommandSpec(NamedTuple):
-    """One command. Times are seconds, sizes bytes.
+    """One command: the path of a program and its arguments, its shown name first. Times are seconds, sizes bytes.
 
     Its standard output and error are one stream, unless ``selection`` is set. Of the stream ``head`` and ``tail``
     bytes are kept; a longer one is written whole, up to ``spill_bytes``, to the file ``spill`` (path components
@@ -41,6 +41,7 @@ class CommandSpec(NamedTuple):
     descriptor ``DIRECTORY_FD``.
     """
 
+    program: str
     argv: list[str]
     environment: dict[str, str]
     timeout: float

@@ -179,7 +179,7 @@ class Shepherd:
         for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
-        os.execve(spec.argv[0], spec.argv, spec.environment)  # noqa: S606  # argv is ours, the shell is the command
+        os.execve(spec.program, spec.argv, spec.environment)  # noqa: S606  # argv is ours, the shell is the command
 
     def _watch(self, end: int, sink: Capture | Records) -> None:
         os.set_blocking(end, False)
