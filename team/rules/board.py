@@ -341,12 +341,12 @@ def _scopes(scopes: Sequence[str]) -> tuple[str, ...]:
 def _scope(scope: str) -> str:
     parts = [part for part in scope.split("/") if part not in ("", ".")]
     sound = (
-        scope.strip()
+        text_fault(scope) is None
+        and scope.strip()
         and not scope.startswith("/")
         and "\\" not in scope
         and ".." not in parts
         and len(scope.encode()) <= MAX_SCOPE_BYTES
-        and text_fault(scope) is None
     )
     if not sound:
         raise InvalidWriteScope(
