@@ -1,5 +1,6 @@
-"""What the fake provider says: replies, and the bytes of them on the Chat Completions and Anthropic wires."""
+"""What the fake provider says: replies, and the bytes of them on each wire that it speaks."""
 
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+Wire = Literal["chat", "anthropic", "responses"]
 Cut = Literal["before-first-byte", "mid-text", "mid-call", "no-finish"]
 
 
@@ -58,10 +60,10 @@ def _pieces(text: str) -> list[str]:
     return [piece for piece in (text[:middle], text[middle:]) if piece]
 
 
-def error_body(reply: Reply, wire: Literal["chat", "anthropic"]) -> bytes:
+def error_body(reply: Reply, wire: Wire) -> bytes:
     """The JSON body of an error status."""
     error: dict[str, Any] = {"message": reply.message, "type": reply.code or "error"}
-    if wire == "chat":
+    if wire != "anthropic":
         return json.dumps({"error": {**error, "code": reply.code}}).encode()
     return json.dumps({"type": "error", "error": error}).encode()
 
@@ -181,3 +183,72 @@ def anthropic_stream(reply: Reply, number: int) -> Iterator[Part]:
     final = {"stop_reason": "refusal" if reply.refusal else reason, "stop_sequence": None}
     yield Part(event({"type": "message_delta", "delta": final, "usage": {"output_tokens": 20}}))
     yield Part(event({"type": "message_stop"}))
+
+
+def responses_stream(reply: Reply, number: int) -> Iterator[Part]:
+    """The SSE body of an OpenAI Responses answer: reasoning, text and calls, complete or cut off cleanly."""
+    sequence = itertools.count()
+
+    def event(kind: str, **fields: Any) -> bytes:
+        body = {"type": kind, "sequence_number": next(sequence), **fields}
+        return f"event: {kind}\ndata: {json.dumps(body)}\n\n".encode()
+
+    response: dict[str, Any] = {
+        "id": f"resp_{number}",
+        "object": "response",
+        "created_at": 1_700_000_000,
+        "model": "fake-model",
+        "status": "in_progress",
+        "output": [],
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+    }
+    yield Part(event("response.created", response=response))
+    output: list[dict[str, Any]] = []
+    if reply.reasoning is not None:
+        item: dict[str, Any] = {"id": f"rs_{number}", "type": "reasoning", "summary": []}
+        yield Part(event("response.output_item.added", output_index=0, item=item))
+        summary = {"type": "summary_text", "text": reply.reasoning}
+        place = {"item_id": item["id"], "output_index": 0, "summary_index": 0}
+        yield Part(event("response.reasoning_summary_part.added", part={**summary, "text": ""}, **place))
+        yield Part(event("response.reasoning_summary_text.delta", delta=reply.reasoning, **place))
+        output.append({**item, "summary": [summary], "encrypted_content": f"sealed-{number}"})
+        yield Part(event("response.output_item.done", output_index=0, item=output[-1]))
+    if reply.text:
+        index = len(output)
+        item = {"id": f"msg_{number}", "type": "message", "role": "assistant", "status": "in_progress", "content": []}
+        yield Part(event("response.output_item.added", output_index=index, item=item))
+        place = {"item_id": item["id"], "output_index": index, "content_index": 0}
+        part: dict[str, Any] = {"type": "output_text", "text": "", "annotations": []}
+        yield Part(event("response.content_part.added", part=part, **place))
+        for piece in reply.text:
+            yield Part(event("response.output_text.delta", delta=piece, logprobs=[], **place))
+        output.append({**item, "status": "completed", "content": [{**part, "text": "".join(reply.text)}]})
+        yield Part(event("response.output_item.done", output_index=index, item=output[-1]))
+    for call in reply.calls:
+        index = len(output)
+        call_id = call.id or f"call_{number}_{index}"
+        item = {"id": f"fc_{number}_{index}", "type": "function_call", "call_id": call_id, "name": call.name}
+        added = {**item, "arguments": "", "status": "in_progress"}
+        yield Part(event("response.output_item.added", output_index=index, item=added))
+        for piece in _pieces(call.arguments):
+            delta = event("response.function_call_arguments.delta", item_id=item["id"], output_index=index, delta=piece)
+            yield Part(delta)
+        output.append({**item, "arguments": call.arguments, "status": "completed"})
+        yield Part(event("response.output_item.done", output_index=index, item=output[-1]))
+    if reply.cut == "no-finish":
+        return
+    usage = {
+        "input_tokens": 100,
+        "input_tokens_details": {"cached_tokens": 64},
+        "output_tokens": 20,
+        "output_tokens_details": {"reasoning_tokens": 5},
+        "total_tokens": 120,
+    }
+    done = {**response, "status": "completed", "output": output, "usage": usage}
+    if reply.finish == "length":
+        done = {**done, "status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
+        yield Part(event("response.incomplete", response=done))
+        return
+    yield Part(event("response.completed", response=done))

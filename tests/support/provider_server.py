@@ -1,4 +1,4 @@
-"""A model provider that speaks real HTTP: Chat Completions under /v1/chat/completions, Anthropic under /v1/messages.
+"""A model provider that speaks real HTTP: Chat Completions, Responses and Anthropic at their usual paths.
 
 In a test: ``with ProviderServer() as server: server.replies.append(Reply(...))``. As a process:
 ``python -m tests.support.provider_server --port N [--scenario FILE] [--script FILE]``; then GET /recorded lists the raw
@@ -13,20 +13,37 @@ import socket
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import Any, Final, Self, cast
 
 import yaml
 
 from config.scenario import Scenario, load_scenario
-from tests.support.provider_replies import Part, Reply, anthropic_stream, chat_stream, error_body
+from tests.support.provider_replies import (
+    Part,
+    Reply,
+    Wire,
+    anthropic_stream,
+    chat_stream,
+    error_body,
+    responses_stream,
+)
 from tests.support.provider_script import ScriptPlayer
 from workers.models.machine import ScenarioFault
 
-Wire = Literal["chat", "anthropic"]
+WIRES: Final[dict[str, Wire]] = {
+    "/v1/chat/completions": "chat",
+    "/v1/responses": "responses",
+    "/v1/messages": "anthropic",
+}
+STREAMS: Final[dict[Wire, Callable[[Reply, int], Iterator[Part]]]] = {
+    "chat": chat_stream,
+    "responses": responses_stream,
+    "anthropic": anthropic_stream,
+}
 
 
 @dataclass(frozen=True)
@@ -86,7 +103,7 @@ class ProviderServer:
             number = len(self.requests)
             if self.replies:
                 return number, self.replies.popleft()
-        if self.player is None:
+        if self.player is None or wire == "responses":
             return number, Reply(text=["Done."])
         try:
             return number, self.player.reply(wire, request.json)
@@ -122,8 +139,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, {"Content-Type": "application/json"}, b"{}")
             return
         path = self.path.partition("?")[0]
-        wires: dict[str, Wire] = {"/v1/chat/completions": "chat", "/v1/messages": "anthropic"}
-        wire = wires.get(path)
+        wire = WIRES.get(path)
         if wire is None:
             self._send(404, {"Content-Type": "application/json"}, b'{"error": {"message": "no such path"}}')
             return
@@ -143,7 +159,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif reply.empty:
             self._send(200, {"Content-Type": "text/event-stream"}, b"")
         else:
-            self._stream((chat_stream if wire == "chat" else anthropic_stream)(reply, number))
+            self._stream(STREAMS[wire](reply, number))
 
     def _send(self, status: int, headers: dict[str, str], body: bytes) -> None:
         self.send_response(status)

@@ -106,6 +106,8 @@ def _openai(
     client.admin_api_key = None
     client.webhook_secret = None
     _forget_ambient_headers(client)
+    _send_as_built(client.chat.completions, "messages")
+    _send_as_built(client.responses, "input")
     return _openai_model(endpoint, client, _chat_profile(prefix))
 
 
@@ -154,6 +156,22 @@ def _chat_profile(prefix: str) -> ModelProfile:
         openai_chat_thinking_field=REASONING_FIELDS.get(prefix, "reasoning_content"),
         openai_chat_send_back_thinking_parts="field",
     )
+
+
+def _send_as_built(resource: Any, parameter: str) -> None:
+    """Let ``resource.create`` send one parameter as pydantic-ai built it.
+
+    The library walks it with its type annotations first, to rename keys that are named like the API's already: a
+    millisecond of the event loop for each message of the history, in every request. ``extra_body`` takes the place of
+    the empty value without that; the bytes are the same.
+    """
+    create = resource.create
+
+    async def create_as_built(*, extra_body: dict[str, Any] | None = None, **parameters: Any) -> Any:
+        body = {**(extra_body or {}), parameter: parameters[parameter]}
+        return await create(extra_body=body, **{**parameters, parameter: []})
+
+    resource.create = create_as_built
 
 
 def _forget_ambient_headers(client: Any) -> None:
