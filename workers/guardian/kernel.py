@@ -196,16 +196,19 @@ def kill_children(spare: Collection[int], on_exit: Callable[[int, int], None]) -
     return not remaining
 
 
-def reap(on_exit: Callable[[int, int], None]) -> None:
-    """Collect every child that has exited."""
+def reap(on_exit: Callable[[int, int], None], *, wake: bool = False) -> None:
+    """Collect every child that has exited; with ``wake`` let one that was stopped go on."""
     while True:
         try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+            pid, status = os.waitpid(-1, os.WNOHANG | (os.WUNTRACED if wake else 0))
         except ChildProcessError:
             return
         if pid == 0:
             return
-        on_exit(pid, status)
+        if os.WIFSTOPPED(status):
+            os.kill(pid, signal.SIGCONT)
+        else:
+            on_exit(pid, status)
 
 
 def thread_count() -> int:

@@ -91,7 +91,8 @@ class GuardProcess:
                     os.read(self._wakeup, 4096)
             else:
                 self._receive()
-        kernel.reap(self._on_exit)
+        # A command may stop its own shepherd, which then could not end it in time.
+        kernel.reap(self._on_exit, wake=True)
         self._end_strays()
         self._end_overdue()
         self._end_bombs()
