@@ -20,7 +20,7 @@ from team.model.claims import Claim, ClaimRequest, WorkerHello
 from team.model.errors import ConfigurationInvalid, TeamError, TurnFenced, WorkspaceMismatch
 from team.model.ids import TurnId
 from workers import faults
-from workers.checkout import Guard, LocalTools, prove_workspace
+from workers.checkout import Guard, LocalTools, prove_locks, prove_workspace
 from workers.client import ClaimWriter, Coordinator, CoordinatorUnreachable
 from workers.deltas import Deltas
 from workers.drain import Drain
@@ -128,6 +128,7 @@ class Runtime:
             self._hello = await self._greet()
             self._root = self._workspace_root(self._hello)
             await asyncio.to_thread(prove_workspace, self._root, self._hello.workspace_id)
+            await asyncio.to_thread(prove_locks, self._root)
             self._models = Models(settings, self._keys)
         except BaseException:
             await self._coordinator.close()
@@ -221,13 +222,14 @@ class Runtime:
         execution = Execution(claim, turn.run(), guard=self._guard, valid_until=valid_until)
         self._executions.add(execution)
         self._heartbeat.hold(execution)
-        ending = "dropped"
+        confirm = False
         try:
             ending = await execution.ended()
-        finally:
             await self._tools.end_turn(claim.turn_id)
+            confirm = ending in _CONFIRM_STOPPED
+        finally:
             execution.close()
-            self._heartbeat.drop(execution, confirm=ending in _CONFIRM_STOPPED)
+            self._heartbeat.drop(execution, confirm=confirm)
             self._executions.discard(execution)
         if ending in _KEEP_CONVERSATION:
             self._conversations.put(claim.session_id, conversation)

@@ -15,7 +15,7 @@ from tests.support.worker_process import PREFIX, Fleet, processes_with
 
 @pytest.fixture
 def fleet(tmp_path: Path, valkey: ValkeyProcess) -> Iterator[Fleet]:
-    made = Fleet(tmp_path, valkey)
+    made = Fleet(tmp_path, valkey, lease_seconds=2.0)
     made.coordinator.start()
     yield made
     made.close()
