@@ -65,7 +65,7 @@ class Pings:
     def remove(self) -> None:
         """Drop what was not consumed. A broker that is away forgets it by its time to live."""
         try:
-            self._redis_call("delete", self._key)
+            self._redis_call("del", self._key)
         except (redis.RedisError, OSError) as error:
             _log.info("ping queue not removed", reason=type(error).__name__)
 
@@ -114,6 +114,7 @@ def serve(settings: Settings, runtime: Runtime, *, nodename: str, instance: str)
         liveness.start()
 
     def on_ready(**_: Any) -> None:
+        _own_signals(runtime)
         _log.info("worker ready", queues=list(settings.queue_names), slots=settings.slots)
 
     def on_shutting_down(**_: Any) -> None:
@@ -136,9 +137,27 @@ def serve(settings: Settings, runtime: Runtime, *, nodename: str, instance: str)
         without_mingle=True,
         quiet=True,
     )
-    # Celery would start this program again in place, with claims of the old one still open.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     worker.start()
     liveness.stop()
     pings.remove()
     return int(worker.exitcode or 0)
+
+
+def _own_signals(runtime: Runtime) -> None:
+    """Every signal that asks to stop hands over; a second Ctrl-C cuts the drain short.
+
+    Celery's own handlers would start this program again in place (SIGHUP), or kill jobs, which its thread pool
+    cannot (SIGQUIT and the second SIGINT).
+    """
+    warm: Any = signal.getsignal(signal.SIGTERM)
+    interrupted = False
+
+    def stop(number: int, frame: Any) -> None:
+        nonlocal interrupted
+        if interrupted and number == signal.SIGINT:
+            runtime.hurry()
+        interrupted = interrupted or number == signal.SIGINT
+        warm(number, frame)
+
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, stop)

@@ -34,6 +34,7 @@ from workers.steps import Attempts, Turn, describe
 _log = structlog.stdlib.get_logger(__name__)
 
 HELLO_SECONDS: Final = 60.0
+CLOSE_SECONDS: Final = 30.0
 TURNS_PER_TASK: Final = 8
 DEAF_EXIT: Final = 70
 
@@ -87,7 +88,10 @@ class Runtime:
     def close(self) -> None:
         """Let go of everything after the last slot is empty."""
         self._heartbeat.stop()
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
+        try:
+            asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(CLOSE_SECONDS)
+        except FutureTimeout:
+            _log.error("worker did not close in time", seconds=CLOSE_SECONDS)  # noqa: TRY400  # a trace tells nothing
         self._stop_loop()
 
     def run_turn(self, turn_id: str) -> None:
@@ -107,6 +111,10 @@ class Runtime:
     def hand_over(self) -> None:
         """Take no new turn; let each running one finish its step, within the drain limit. Once; signal-safe."""
         self._loop.call_soon_threadsafe(self._begin_hand_over)
+
+    def hurry(self) -> None:
+        """Hand over whatever still runs at once; signal-safe."""
+        self._loop.call_soon_threadsafe(lambda: self._drain.begin(0))
 
     def abandon(self, reason: str, *, seconds: float = 2.0) -> None:
         """Hand over at once whatever runs, wait for it at most ``seconds``, and end this process for its supervisor."""

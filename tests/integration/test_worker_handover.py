@@ -1,5 +1,6 @@
 """The end of a worker in mid-turn: asked to stop, or killed at any point of a step."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,21 @@ def test_a_model_request_that_outlasts_the_drain_is_cancelled_and_its_turn_relea
     assert (turn.status, turn.releases, turn.losses) == ("queued", 1, 0)
     assert turn.step_open
     assert not turn.answered
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
+def test_every_signal_to_stop_hands_over_and_a_second_interrupt_does_not_wait(
+    fleet: Fleet, number: signal.Signals
+) -> None:
+    turn = fleet.turns.begin("go", model=fleet.script("first: {say: late, think_ms: 600000}"))
+    worker = fleet.worker("one", DRAIN_SECONDS="1" if number != signal.SIGINT else "600").ready()
+    wait_until(lambda: turn.step_open, "the model request", 20)
+    worker.process.send_signal(number)
+    wait_until(lambda: "worker hands over" in worker.log, "the hand-over to begin")
+    if number == signal.SIGINT:
+        worker.process.send_signal(number)
+    assert worker.code(15) == 0
+    assert (turn.status, turn.releases) == ("queued", 1)
 
 
 def test_a_command_that_outlasts_the_drain_is_ended_and_its_outcome_unknown(fleet: Fleet) -> None:
