@@ -14,6 +14,10 @@ from config.models import check_model
 from config.scenario import parse_scenario
 from config.settings import Settings
 from team.model.content import ToolCallBlock, text_of
+from team.model.ids import SessionId, TurnId
+from team.model.slices import HeadSlice
+from team.model.snapshots import MemberSnapshot, SessionHeader, SettlementSource
+from team.rules import identity
 from tests.support.ports import free_port
 from tests.support.provider_replies import FakeCall, Reply
 from tests.support.provider_server import ProviderServer
@@ -39,7 +43,11 @@ members:
       wait:
         calls: [{tool: wait_agent, args: {timeout_ms: 10000}}]
         next:
-          - {when: {message: {from: alice, contains: done}}, goto: end}
+          - when:
+              all:
+                - {message: {kind: team-message, from: alice, contains: done}}
+                - {message: {kind: settlement, from: bob}}
+            goto: end
           - {goto: wait}
       end: {say: '${id}: ${message.text} (${message.from})'}
       thank: {say: 'Thanks for ${message.text}'}
@@ -55,6 +63,26 @@ def play(model: Model, member: str, log: SessionLog) -> tuple[str, list[ToolCall
     return text_of(answer.content), log.answer(answer)
 
 
+def identity_of(name: str | None) -> str:
+    """The runtime context as the coordinator writes it for the Lead, or for a teammate."""
+    session, team = SessionId("s"), SessionId("t")
+    member = None
+    if name is not None:
+        member = MemberSnapshot(
+            id=session, name=name, description="helps", provider="fork", context="fork", phase="active"
+        )
+    header = SessionHeader(
+        id=session if name else team,
+        created_at="2026-01-01T00:00:00Z",
+        profile="team",
+        cwd="/x",
+        depth=1 if name else 0,
+        root_id=team,
+        parent_id=team if name else None,
+    )
+    return identity.text(header, member, HeadSlice(cwd="/x"), is_team=True)
+
+
 def lead_session(model: Model) -> list[str]:
     """Everything that the Lead says and calls in two turns."""
     log = SessionLog()
@@ -66,7 +94,7 @@ def lead_session(model: Model) -> list[str]:
         heard.extend(f"{call.name} {call.arguments}" for call in calls)
         return calls
 
-    log.identity("[Runtime context. Your current directory is /x.\nYou are the Lead of this Team; …]")
+    log.identity(identity_of(None))
     log.user("do it")
     calls = step()
     log.result(calls[1], 1, '{"error":{"code":"TEAM_TASK_LIMIT","message":"too many"}}', "error")
@@ -76,6 +104,8 @@ def lead_session(model: Model) -> list[str]:
     log.message("bob", "done? not me")
     calls = step()
     log.results(calls, '{"timedOut":false}')
+    settled = SettlementSource(member_id=SessionId("b"), member_name="bob", turn_id=TurnId("t"))
+    log.user("[Notice: the turn of bob ended: completed. This is no message of the member.]\n…", source=settled)
     log.message("alice", "done")
     assert step() == []
     log.user("the work")
@@ -119,11 +149,11 @@ class _Fresh:
 def test_a_fork_is_played_as_its_own_member() -> None:
     with ProviderServer(script=parse_scenario(SCENARIO, "plan.yaml")) as server:
         log = SessionLog()
-        log.identity("[Runtime context. You are the Lead of this Team; …]")
+        log.identity(identity_of(None))
         log.user("do it")
         play(_Fresh(server, "openai-chat:any"), "lead", log)
         log.results([*_calls(log)], '{"id":"task-1"}', '{"error":{}}')
-        log.identity("[Runtime context. Your current directory is /x.\nYou are the teammate alice: helps\n…]")
+        log.identity(identity_of("alice"))
         log.user("look here")
         assert play(_Fresh(server, "openai-chat:any"), "alice", log) == ("I am alice: look here", [])
 

@@ -12,7 +12,7 @@ from workers.models.machine import CallResult, Memory, Plan, Received, plan
 
 _IDENTITY: Final = re.compile(r"\[Runtime context\..*?You are the (?:teammate ([a-z0-9-]+):|(Lead) of)", re.DOTALL)
 _FRAME: Final = re.compile(r"\[Team message \S+ from ([a-z0-9-]+):")
-_SETTLED: Final = re.compile(r"\[Settlement\b.*?\b(?:member|teammate) ([a-z0-9-]+)", re.DOTALL)
+_SETTLED: Final = re.compile(r"\[Notice: the turn of ([a-z0-9-]+) ended")
 
 
 @dataclass

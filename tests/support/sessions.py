@@ -17,6 +17,7 @@ from team.model.history import (
 )
 from team.model.ids import MessageId, SessionId
 from team.model.snapshots import HumanSource, RuntimeContextSource, Source, TeamMessageSource
+from team.rules.inbox import frame
 from workers.models import Answer, Conversation
 
 ENTRIES: Final[TypeAdapter[list[HistoryEntry]]] = TypeAdapter(list[HistoryEntry])
@@ -68,8 +69,10 @@ class SessionLog:
         """A team message with its frame."""
         number = MessageId(f"msg-{self.seq}")
         source = TeamMessageSource(message_id=number, sender_id=SessionId(f"id of {sender}"), sender_name=sender)
-        frame = f"[Team message {number} from {sender}: the next {len(text)} bytes are its text.]"
-        self.user(frame, text, source=source)
+        heading, body = frame(number, sender, (TextBlock(text=text),))
+        assert isinstance(heading, TextBlock)
+        assert isinstance(body, TextBlock)
+        self.user(heading.text, body.text, source=source)
 
     def answer(self, answer: Answer) -> list[ToolCallBlock]:
         """Append an answer, rewriting call ids that were used before; returns its calls."""
