@@ -169,24 +169,22 @@ class Coordinator:
 
 
 class ClaimWriter:
-    """The writes of one claim, each with its own number from 1.
+    """The writes of one claim, each with its own number from 1; a retry repeats number and body.
 
-    They leave one at a time, in the order of their numbers: a coordinator never sees number 5 before number 4.
+    Writes of calls that run side by side may arrive in another order than their numbers.
     """
 
     def __init__(self, coordinator: Coordinator, claim: Claim) -> None:
         self._coordinator = coordinator
         self._claim = claim
         self._number = 0
-        self._order = asyncio.Lock()
         # Twice the lease outlives a restart; a claim that lapses earlier cancels the waiting write.
         self._patience = 2 * claim.limits.lease_seconds
 
     async def boundary(self, history_after: int) -> BoundaryResult:
         """End the open step, if there is one, and learn what happens next."""
-        async with self._order:
-            request = BoundaryRequest(epoch=self._claim.epoch, number=self._next(), history_after=history_after)
-            return await self._send("boundary", request, BoundaryResult)
+        request = BoundaryRequest(epoch=self._claim.epoch, number=self._next(), history_after=history_after)
+        return await self._send("boundary", request, BoundaryResult)
 
     async def answer(
         self,
@@ -199,32 +197,30 @@ class ClaimWriter:
         provider_detail: str | None,
     ) -> AnswerResult:
         """Commit the model's answer of ``step``."""
-        async with self._order:
-            request = AnswerRequest(
-                epoch=self._claim.epoch,
-                number=self._next(),
-                step=step,
-                model=model,
-                content=content,
-                usage=usage,
-                finish_reason=finish_reason,
-                provider_detail=provider_detail,
-            )
-            return await self._send("answer", request, AnswerResult)
+        request = AnswerRequest(
+            epoch=self._claim.epoch,
+            number=self._next(),
+            step=step,
+            model=model,
+            content=content,
+            usage=usage,
+            finish_reason=finish_reason,
+            provider_detail=provider_detail,
+        )
+        return await self._send("answer", request, AnswerResult)
 
     async def intent(self, step: int, index: int, path: str, before: str | None, after: str) -> None:
         """Commit that a call is about to replace ``path``."""
-        async with self._order:
-            request = IntentRequest(
-                epoch=self._claim.epoch,
-                number=self._next(),
-                step=step,
-                index=index,
-                path=path,
-                before=before,
-                after=after,
-            )
-            await self._send("intent", request, Acknowledged)
+        request = IntentRequest(
+            epoch=self._claim.epoch,
+            number=self._next(),
+            step=step,
+            index=index,
+            path=path,
+            before=before,
+            after=after,
+        )
+        await self._send("intent", request, Acknowledged)
 
     async def result(
         self,
@@ -237,44 +233,39 @@ class ClaimWriter:
         cwd: str | None = None,
     ) -> ToolResult:
         """Commit the result of a local call."""
-        async with self._order:
-            request = ResultRequest(
-                epoch=self._claim.epoch,
-                number=self._next(),
-                step=step,
-                index=index,
-                outcome=outcome,
-                content=content,
-                observed=observed,
-                cwd=cwd,
-            )
-            return await self._send("result", request, ToolResult)
+        request = ResultRequest(
+            epoch=self._claim.epoch,
+            number=self._next(),
+            step=step,
+            index=index,
+            outcome=outcome,
+            content=content,
+            observed=observed,
+            cwd=cwd,
+        )
+        return await self._send("result", request, ToolResult)
 
     async def tool(self, step: int, index: int) -> ToolResult:
         """Run a coordinator-side call, exactly once however often it is asked for."""
-        async with self._order:
-            request = ToolRequest(epoch=self._claim.epoch, number=self._next(), step=step, index=index)
-            return await self._send("tool", request, ToolResult, read_seconds=_TOOL_READ_SECONDS)
+        request = ToolRequest(epoch=self._claim.epoch, number=self._next(), step=step, index=index)
+        return await self._send("tool", request, ToolResult, read_seconds=_TOOL_READ_SECONDS)
 
     async def backoff(self, step: int, delay_ms: int, reason: str) -> None:
         """Park the turn; the claim is over."""
-        async with self._order:
-            request = BackoffRequest(
-                epoch=self._claim.epoch, number=self._next(), step=step, delay_ms=delay_ms, reason=reason
-            )
-            await self._send("backoff", request, Acknowledged)
+        request = BackoffRequest(
+            epoch=self._claim.epoch, number=self._next(), step=step, delay_ms=delay_ms, reason=reason
+        )
+        await self._send("backoff", request, Acknowledged)
 
     async def fail(self, code: str, message: str) -> None:
         """End the turn as an error; the claim is over."""
-        async with self._order:
-            request = FailRequest(epoch=self._claim.epoch, number=self._next(), code=code, message=message)
-            await self._send("fail", request, Acknowledged)
+        request = FailRequest(epoch=self._claim.epoch, number=self._next(), code=code, message=message)
+        await self._send("fail", request, Acknowledged)
 
     async def release(self, reason: str) -> None:
         """Queue the turn again; the claim is over."""
-        async with self._order:
-            request = ReleaseRequest(epoch=self._claim.epoch, number=self._next(), reason=reason)
-            await self._send("release", request, Acknowledged)
+        request = ReleaseRequest(epoch=self._claim.epoch, number=self._next(), reason=reason)
+        await self._send("release", request, Acknowledged)
 
     def _next(self) -> int:
         self._number += 1
