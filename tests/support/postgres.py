@@ -21,8 +21,7 @@ class PostgresProcess:
         self._server: Any = embedded.get_server(directory, cleanup_mode="stop")
         self._uri = str(self._server.get_uri())
         # Tests kill processes, never the operating system: nothing here depends on fsync.
-        for setting in ("fsync = off", "max_connections = 300"):
-            self._execute(f"ALTER SYSTEM SET {setting}")
+        self._execute("ALTER SYSTEM SET fsync = off")
         self._execute("SELECT pg_reload_conf()")
 
     def create_database(self) -> str:

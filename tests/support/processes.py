@@ -1,6 +1,7 @@
 """Finding every process that a test run started, whoever its parent is by now."""
 
 import os
+import re
 import secrets
 from pathlib import Path
 from typing import Final
@@ -14,7 +15,7 @@ class RunProcesses:
     """Knows the processes of this test run by an inherited variable, or by a path inside its directory."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory.resolve()
+        self._inside = re.compile(re.escape(str(directory.resolve())) + r"(?![^/\s:])")
         self.token = secrets.token_hex(8)
         os.environ[MARKER] = self.token
 
@@ -33,7 +34,8 @@ class RunProcesses:
             places = [process.cwd(), *process.cmdline()]
         except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
             return False
-        return any(str(self.directory) in place for place in places)
+        # As a whole directory: the run beside ours may have a name that begins like ours.
+        return any(self._inside.search(place) for place in places)
 
 
 def describe(processes: list[psutil.Process]) -> str:
