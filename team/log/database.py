@@ -16,8 +16,11 @@ from team.model.errors import StoreUnavailable
 _R = TypeVar("_R")
 
 RETRIES: Final = 12
-_RETRIED_SQLSTATES: Final = frozenset({"40001", "40P01", "55P03"})
-"""serialization_failure, deadlock_detected, lock_not_available"""
+_RETRIED_SQLSTATES: Final = frozenset({"40001", "40P01", "55P03", "23505"})
+"""serialization_failure, deadlock_detected, lock_not_available, unique_violation
+
+The last: another transaction committed the same idempotency key first; the body finds it when it runs again.
+"""
 
 
 class Database:
@@ -82,7 +85,7 @@ class Database:
                 lost = error.connection_invalidated and not committing
                 if attempt == RETRIES or not (lost or _is_conflict(error)):
                     raise unavailable(error) from error
-                time.sleep(min(0.5, 0.005 * 2**attempt) * random.random())  # noqa: S311 -- jitter
+                time.sleep(_pause(attempt))
         raise AssertionError("unreachable")
 
 
@@ -96,14 +99,32 @@ def unavailable(error: DBAPIError) -> Exception:
 def _is_conflict(error: DBAPIError) -> bool:
     cause = error.orig
     if isinstance(cause, sqlite3.OperationalError):
-        return getattr(cause, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+        return _is_busy(cause)
     return getattr(cause, "sqlstate", None) in _RETRIED_SQLSTATES
+
+
+def _is_busy(error: sqlite3.OperationalError) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def _pause(attempt: int) -> float:
+    return min(0.5, 0.005 * 2**attempt) * random.random()  # noqa: S311 -- jitter
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
     connection.isolation_level = None
-    for pragma in ("busy_timeout=15000", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+    for pragma in ("busy_timeout=15000", "synchronous=FULL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}").close()
+    for attempt in range(1, RETRIES + 1):
+        try:
+            connection.execute("PRAGMA journal_mode=WAL").close()
+        except sqlite3.OperationalError as error:
+            # The first switch of a new file refuses a second one at once, whatever the busy timeout.
+            if attempt == RETRIES or not _is_busy(error):
+                raise
+            time.sleep(_pause(attempt))
+        else:
+            return
 
 
 def _begin_sqlite(connection: Connection) -> None:

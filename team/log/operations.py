@@ -1,7 +1,6 @@
 """Runtime records of things between two commits: provisioning operations and idempotent public requests."""
 
 from sqlalchemy import Connection, delete, insert, select, update
-from sqlalchemy.exc import IntegrityError
 
 from team.log.tables import IdempotencyRow, OperationRow, table
 
@@ -48,16 +47,11 @@ def recorded_request(connection: Connection, actor: str, key: str) -> tuple[str,
     return None if row is None else (row[0], row[1])
 
 
-def record_request(connection: Connection, actor: str, key: str, request: str, response: str, now: float) -> bool:
-    """Record a response; False when the key was recorded meanwhile."""
-    try:
-        with connection.begin_nested():
-            connection.execute(
-                insert(_idempotency).values(actor=actor, key=key, request=request, response=response, created_at=now)
-            )
-    except IntegrityError:
-        return False
-    return True
+def record_request(connection: Connection, actor: str, key: str, request: str, response: str, now: float) -> None:
+    """Record a response. When the key was recorded meanwhile, the database refuses and the transaction is retried."""
+    connection.execute(
+        insert(_idempotency).values(actor=actor, key=key, request=request, response=response, created_at=now)
+    )
 
 
 def forget_requests(connection: Connection, before: float) -> None:

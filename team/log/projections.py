@@ -26,7 +26,7 @@ from team.model.errors import LogDamaged
 from team.model.fold import replay
 from team.model.ids import SessionId, task_number
 from team.model.slices import HEAD, CallSlice, FileSlice, HeadSlice, InboxSlice, Key, Slice, TurnSlice
-from team.model.snapshots import MemberSnapshot, TaskSnapshot
+from team.model.snapshots import MemberSnapshot, SessionHeader, TaskSnapshot
 
 _session = table(SessionRow)
 _member = table(MemberRow)
@@ -239,13 +239,12 @@ def fault_of(connection: Connection, session_id: SessionId) -> str | None:
     return None
 
 
-def rebuild(connection: Connection, session_id: SessionId) -> None:
-    """Replace the projections of a Session by the replay of its log. Raises LogDamaged."""
-    header = sessions.find_session(connection, session_id).header
-    replayed = replay(header, stream_events(connection, session_id))
+def rebuild(connection: Connection, header: SessionHeader) -> None:
+    """Replace the projections of a Session by the replay of its log, without reading them. Raises LogDamaged."""
+    replayed = replay(header, stream_events(connection, header.id))
     for kind in _KINDS.values():
-        connection.execute(delete(kind.table).where(and_(kind.table.c.session_id == session_id)))
-    store(connection, {(session_id, key): value for key, value in replayed.items()})
+        connection.execute(delete(kind.table).where(and_(kind.table.c.session_id == header.id)))
+    store(connection, {(header.id, key): value for key, value in replayed.items()})
 
 
 def rebuild_outdated(connection: Connection) -> list[str]:
@@ -253,9 +252,9 @@ def rebuild_outdated(connection: Connection) -> list[str]:
     if get_meta(connection, VERSION_KEY) == str(PROJECTION_VERSION):
         return []
     damaged: list[str] = []
-    for session in sessions.list_sessions(connection):
+    for header in sessions.lock_headers(connection):
         try:
-            rebuild(connection, session.header.id)
+            rebuild(connection, header)
         except LogDamaged as error:
             damaged.append(error.message)
     set_meta(connection, VERSION_KEY, str(PROJECTION_VERSION))

@@ -84,6 +84,12 @@ def lock_sessions(
     return [_decode(row) for row in connection.execute(query)]
 
 
+def lock_headers(connection: Connection) -> list[SessionHeader]:
+    """Lock all Sessions and read what never changes of them: their heads may have the shape of an older version."""
+    query = select(_session.c.header).order_by(_session.c.depth, _session.c.id).with_for_update()
+    return [SessionHeader.model_validate_json(text) for text in connection.execute(query).scalars()]
+
+
 def insert_session(connection: Connection, header: SessionHeader, now: float) -> None:
     """Insert the row of a new Session, and its Team row when it is a root. Raises SessionExists."""
     try:
