@@ -17,6 +17,8 @@ CANARIES = {
     "TEAM_WORKER_TOKEN": "canary-worker",
 }
 
+KEPT = ("PATH", "HOME", "PYTHONPATH", "LD_LIBRARY_PATH", "TEAM_TEST_RUN")
+
 LOOK = """
 env
 export -p
@@ -32,7 +34,7 @@ python3 -c 'import os; print(dict(os.environ))'
 def test_b04_a_command_sees_no_canary_anywhere(tmp_path: Path) -> None:
     root = tmp_path / "work"
     root.mkdir()
-    environment = {name: os.environ[name] for name in ("PATH", "HOME", "TEAM_TEST_RUN") if name in os.environ}
+    environment = {name: os.environ[name] for name in KEPT if name in os.environ}
     output = subprocess.run(
         [sys.executable, "-m", "tests.support.checkout_worker", str(root), "60", LOOK],
         cwd=Path(__file__).resolve().parents[2],
