@@ -26,6 +26,13 @@ def check_timeout(timeout_ms: int | None) -> int:
     return value
 
 
+def is_registered(tx: Transaction, call: CallSlice) -> bool:
+    """Whether the call waits already: a worker may ask for it twice."""
+    return any(
+        (wait.step, wait.index) == (call.step, call.index) for wait in waits.turn_waits(tx.connection, call.turn_id)
+    )
+
+
 def register(
     tx: Transaction, team_id: TeamId, call: CallSlice, session_id: SessionId, timeout_ms: int
 ) -> WaitView | None:

@@ -181,6 +181,8 @@ class TeamService:
             assert caller.call is not None
             call = open_call(tx, caller.call)
             assert isinstance(call, CallSlice)
+            if waiting.is_registered(tx, call):
+                return None
             view = waiting.register(tx, team_id, call, caller.session_id, timeout)
             entry = record_result(tx, caller, "ok", view.to_json()) if view else None
             return Recorded(entry) if entry else None

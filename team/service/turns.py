@@ -1,6 +1,7 @@
 """TurnService: the worker's side. Claim, fenced writes, leases, recovery (DESIGN section 5)."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 from config.profiles import Profile
@@ -46,6 +47,15 @@ _V = TypeVar("_V", bound=Value)
 _W = TypeVar("_W", bound=Value)
 Body = Callable[[Transaction, Run, TurnSlice], _V]
 CANDIDATES = 8
+
+
+@dataclass(frozen=True)
+class AskedCall:
+    """A call that has no result yet, and the tools that its Session was offered."""
+
+    session_id: SessionId
+    call: PendingCall
+    offered: tuple[str, ...]
 
 
 class TurnService:
@@ -265,10 +275,10 @@ class TurnService:
 
         return self._write(ref, request, "result", ToolResult, result)
 
-    def call(self, ref: CallRef) -> tuple[SessionId, PendingCall] | Recorded:
+    def call(self, ref: CallRef) -> AskedCall | Recorded:
         """A coordinator-side call of the open step with its logged arguments, or its recorded result."""
 
-        def read(tx: Transaction) -> tuple[SessionId, PendingCall] | Recorded:
+        def read(tx: Transaction) -> AskedCall | Recorded:
             session_id = session_of(tx, ref.claim)
             tx.lock_sessions(session_id)
             call = open_call(tx, ref)
@@ -277,7 +287,8 @@ class TurnService:
             turn = tx.open_turn(session_id)
             assert turn is not None
             pending = {found.index: found for found in turns.pending_calls(tx, session_id, turn)}
-            return session_id, pending[call.index]
+            profile = self._store.profile(tx.header(session_id).profile)
+            return AskedCall(session_id, pending[call.index], profile.tools)
 
         return self._store.writing(read)
 
@@ -379,21 +390,36 @@ class TurnService:
         ``complete`` adds to the response what the log can always tell again, so that it is not recorded twice.
         """
 
-        def write(tx: Transaction) -> _W:
+        def repeated(tx: Transaction) -> _W | None:
             recorded = runs.recorded_write(tx.connection, ref.turn_id, ref.epoch, request.number, ref.token)
-            if recorded is not None:
-                return self._repeat(
-                    tx, ref, kind, recorded, lambda run, text: complete(tx, run, view.model_validate_json(text))
-                )
+            if recorded is None:
+                return None
+            session_id, recorded_kind, text = recorded
+            if recorded_kind != kind:
+                raise TurnConflict(f"That write of {ref.turn_id} was a {recorded_kind}; number each write anew.")
+            tx.lock_sessions(session_id)
+            result = view.model_validate_json(text)
+            if not _closes(kind, result):
+                require_claim(tx, ref)
+            return complete(tx, session_id, result)
+
+        def write(tx: Transaction) -> _W:
             unlocked = runs.find_run(tx.connection, ref.turn_id)
             if unlocked is None:
-                raise TurnFenced(f"{ref.turn_id} is not an open turn; stop its work and drop it.")
+                again = repeated(tx)
+                if again is None:
+                    raise TurnFenced(f"{ref.turn_id} is not an open turn; stop its work and drop it.")
+                return again
             header = sessions.find_session(tx.connection, unlocked.session_id).header
             if ends(tx, unlocked):
                 tx.lock_team(header.team_id)
                 tx.lock_sessions(*turns.sessions_of_end(header))
             else:
                 tx.lock_sessions(header.id)
+            # Under the lock: of two copies that arrive together, the second must see what the first recorded.
+            again = repeated(tx)
+            if again is not None:
+                return again
             run, turn = require_claim(tx, ref)
             result = body(tx, run, turn)
             text = result.model_dump_json()
@@ -403,20 +429,13 @@ class TurnService:
 
         return self._store.writing(write)
 
-    def _repeat(
-        self,
-        tx: Transaction,
-        ref: ClaimRef,
-        kind: str,
-        recorded: tuple[SessionId, str, str],
-        complete: Callable[[SessionId, str], _W],
-    ) -> _W:
-        session_id, recorded_kind, text = recorded
-        if recorded_kind != kind:
-            raise TurnConflict(f"That write of {ref.turn_id} was a {recorded_kind}; number each write anew.")
-        tx.lock_sessions(session_id)
-        return complete(session_id, text)
-
     def _require_step(self, turn: TurnSlice, step: int) -> None:
         if not turn.step_open or turn.step != step:
             raise TurnConflict(f"The turn is at step {turn.step}, not {step}; claim it again.")
+
+
+def _closes(kind: str, result: Value) -> bool:
+    """Whether a write ended its own claim: only then may its response be told again to a claim that is over."""
+    if isinstance(result, BoundaryResult):
+        return result.action != "step"
+    return kind in ("backoff", "fail", "release")

@@ -53,11 +53,12 @@ class ToolExecutor:
         found = self._turns.call(ref)
         if isinstance(found, Recorded):
             return ToolResult(state="done", entry=found.entry)
-        session_id, call = found
-        caller = Caller(session_id, ref)
+        call, caller = found.call, Caller(found.session_id, ref)
         if call.waiting:
             return ToolResult(state="waiting")
         try:
+            if call.name not in found.offered:
+                raise ToolUnknown(f"There is no tool {call.name[:80]!r} here; there are {', '.join(found.offered)}.")
             outcome = self.execute(caller, call.name, call.arguments)
         except StoreUnavailable:
             raise
