@@ -1,5 +1,6 @@
 """Fixtures that every layer of tests shares: both databases, a broker, and a check that no process stays behind."""
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,11 +32,16 @@ def run_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunProce
 
 
 @pytest.fixture(scope="session")
-def postgres(run_processes: RunProcesses, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresProcess]:
-    """One PostgreSQL server for the whole run."""
-    server = PostgresProcess(tmp_path_factory.mktemp("postgres") / "data")
-    yield server
-    server.stop()
+def postgres(run_processes: RunProcesses) -> Iterator[PostgresProcess]:
+    """One PostgreSQL server for the whole run.
+
+    Its directory lies outside pytest's own: the server runs as another user, and every starting pytest closes that one
+    to others.
+    """
+    with tempfile.TemporaryDirectory(prefix="team-postgres-", ignore_cleanup_errors=True) as directory:
+        server = PostgresProcess(Path(directory) / "data")
+        yield server
+        server.stop()
 
 
 @pytest.fixture

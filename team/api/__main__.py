@@ -1,8 +1,10 @@
 """``python -m team.api``: one coordinator process."""
 
 import logging
+import signal
 import socket
 import sys
+from types import FrameType
 
 import structlog
 import uvicorn
@@ -49,8 +51,15 @@ def main() -> int:
     )
     address = listener.getsockname()
     structlog.get_logger(__name__).info("coordinator ready", host=address[0], port=address[1])
+    # uvicorn raises the signal that stopped it once more; by then an orderly end has been reached.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stopped)
     server.run(sockets=[listener])
     return 0
+
+
+def _stopped(_number: int, _frame: FrameType | None) -> None:
+    """Nothing is left to do when the server has ended."""
 
 
 def _listen(host: str, port: int) -> socket.socket:

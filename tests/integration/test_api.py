@@ -1,0 +1,220 @@
+"""The coordinator as a process: its public API, its security, its worker API over HTTP."""
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.support.coordinator import CoordinatorProcess, ManualWorker
+from tests.support.valkey import ValkeyProcess
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def coordinator(valkey_server: ValkeyProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CoordinatorProcess]:
+    process = CoordinatorProcess(tmp_path_factory.mktemp("api"), "coordinator", {"TEAM_BROKER_URL": valkey_server.url})
+    yield process.ready()
+    assert process.stop() == 0, process.log
+
+
+def error_of(response: httpx2.Response) -> tuple[int, str]:
+    return response.status_code, response.json()["error"]["code"]
+
+
+def test_a_prompted_session_has_a_queued_turn_and_a_log(coordinator: CoordinatorProcess) -> None:
+    session = coordinator.lead("do it")
+    view = coordinator.client.get(f"/v1/sessions/{session}").json()
+    assert (view["status"], view["turn"]["state"], view["pending"]) == ("running", "queued", 1)
+    page = coordinator.client.get(f"/v1/sessions/{session}/events").json()
+    assert [event["type"] for event in page["events"]] == ["agent/inbox/inserted", "turn/start"]
+    assert page["lastSeq"] == 2
+    rest = coordinator.client.get(f"/v1/sessions/{session}/events", params={"after": 1}).json()
+    assert [event["seq"] for event in rest["events"]] == [2]
+    assert session in [row["id"] for row in coordinator.client.get("/v1/sessions").json()["sessions"]]
+
+
+def test_an_interrupt_ends_the_turn_and_keeps_the_prompt_for_the_next_one(coordinator: CoordinatorProcess) -> None:
+    session = coordinator.lead("do it")
+    response = coordinator.client.post(f"/v1/sessions/{session}/interrupt")
+    assert response.json() == {"previousStatus": "running"}
+    view = coordinator.client.get(f"/v1/sessions/{session}").json()
+    assert (view["status"], view["lastEnd"]["reason"], view["pending"], view["held"]) == (
+        "inactive",
+        "aborted",
+        1,
+        True,
+    )
+    sent = coordinator.client.post(f"/v1/sessions/{session}/messages", json={"text": "go on"}).json()
+    assert sent["status"] == "accepted"
+    view = coordinator.client.get(f"/v1/sessions/{session}").json()
+    assert (view["status"], view["pending"], view["held"]) == ("running", 2, False)
+
+
+def test_a_repeated_idempotency_key_is_accepted_once(coordinator: CoordinatorProcess) -> None:
+    session = coordinator.lead()
+    key = {"Idempotency-Key": "key-1"}
+    path = f"/v1/sessions/{session}/messages"
+    first = coordinator.client.post(path, json={"text": "once"}, headers=key)
+    again = coordinator.client.post(path, json={"text": "once"}, headers=key)
+    assert first.json() == again.json()
+    other = coordinator.client.post(path, json={"text": "twice"}, headers=key)
+    assert error_of(other) == (409, "IDEMPOTENCY_CONFLICT")
+    assert coordinator.client.get(f"/v1/sessions/{session}").json()["pending"] == 1
+
+
+def test_a_tool_with_a_repeated_key_changes_the_board_once(coordinator: CoordinatorProcess) -> None:
+    team = coordinator.lead()
+    path = f"/v1/teams/{team}/members/lead/tools/team_task_create"
+    body, key = {"subject": "a", "description": "b"}, {"Idempotency-Key": "task-key"}
+    first = coordinator.client.post(path, json=body, headers=key).json()
+    assert coordinator.client.post(path, json=body, headers=key).json() == first
+    assert len(coordinator.client.get(f"/v1/teams/{team}").json()["tasks"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "expected"),
+    [
+        ("GET", "/v1/sessions/nobody", None, (404, "SESSION_NOT_FOUND")),
+        ("GET", "/v1/sessions/nobody/events", None, (404, "SESSION_NOT_FOUND")),
+        ("GET", "/v1/teams/nobody", None, (404, "SESSION_NOT_FOUND")),
+        ("POST", "/v1/sessions/nobody/messages", {"text": "x"}, (404, "SESSION_NOT_FOUND")),
+        ("POST", "/v1/sessions/nobody/interrupt", {}, (404, "SESSION_NOT_FOUND")),
+        ("POST", "/v1/sessions", {"cwd": "/", "profile": "team"}, (403, "FS_OUTSIDE_WORKSPACE")),
+        ("POST", "/v1/sessions", {"cwd": ".", "profile": "nope"}, (422, "PROFILE_UNKNOWN")),
+        ("POST", "/v1/sessions", {"cwd": "missing", "profile": "team"}, (422, "REQUEST_INVALID")),
+        ("POST", "/v1/sessions", {"cwd": ".", "surplus": 1}, (422, "REQUEST_INVALID")),
+        ("POST", "/v1/sessions", {"cwd": ".", "profile": "team", "prompt": "a\0b"}, (422, "REQUEST_INVALID")),
+        ("GET", "/v1/nowhere", None, (404, "REQUEST_INVALID")),
+    ],
+)
+def test_bad_requests_are_refused_with_a_code_and_change_nothing(
+    coordinator: CoordinatorProcess, method: str, path: str, body: dict[str, Any] | None, expected: tuple[int, str]
+) -> None:
+    before = len(coordinator.client.get("/v1/sessions").json()["sessions"])
+    assert error_of(coordinator.client.request(method, path, json=body)) == expected
+    assert len(coordinator.client.get("/v1/sessions").json()["sessions"]) == before
+
+
+@pytest.mark.parametrize("raw", [b"{", b'{"cwd": NaN}', b'{"cwd": "\\ud83d"}', b"[" * 100 + b"]" * 100, b"\xff"])
+def test_a_body_that_is_no_sound_json_is_refused(coordinator: CoordinatorProcess, raw: bytes) -> None:
+    assert error_of(coordinator.client.post("/v1/sessions", content=raw)) == (422, "REQUEST_INVALID")
+
+
+def test_an_endless_body_is_refused_at_its_limit(coordinator: CoordinatorProcess) -> None:
+    body = b'{"cwd": "' + b"x" * 2_000_000 + b'"}'
+    assert error_of(coordinator.client.post("/v1/sessions", content=body)) == (422, "REQUEST_INVALID")
+
+
+def test_every_route_refuses_a_caller_without_its_token(coordinator: CoordinatorProcess) -> None:
+    paths = coordinator.client.get("/openapi.json").json()["paths"]
+    checked = 0
+    for path, operations in paths.items():
+        for method in operations:
+            concrete = path.replace("{", "").replace("}", "")
+            for token in ("", "Bearer wrong", "Bearer worker-token-of-a-test", "Basic b3A6b3A="):
+                response = coordinator.client.request(method.upper(), concrete, headers={"Authorization": token})
+                assert error_of(response) == (401, "UNAUTHENTICATED"), (method, path, token)
+                checked += 1
+    assert checked >= 4 * 10
+
+
+def test_worker_routes_refuse_the_operator_token(coordinator: CoordinatorProcess) -> None:
+    for path in ("claim", "heartbeat", "turns/t/boundary", "turns/t/tool"):
+        assert error_of(coordinator.client.post(f"/worker/{path}", json={})) == (401, "UNAUTHENTICATED")
+
+
+@pytest.mark.parametrize("headers", [{"Host": "evil.example"}, {"Origin": "https://evil.example"}])
+def test_a_foreign_host_or_origin_is_refused(coordinator: CoordinatorProcess, headers: dict[str, str]) -> None:
+    assert error_of(coordinator.client.get("/v1/sessions", headers=headers)) == (403, "FORBIDDEN")
+
+
+def test_a_blocking_wait_returns_at_the_next_edge_and_at_its_timeout(coordinator: CoordinatorProcess) -> None:
+    team = coordinator.lead()
+    assert coordinator.tool(team, "lead", "wait_agent").json()["result"]["noProgress"]["reason"] == "no-active-peer"
+    assert coordinator.tool(team, "lead", "spawn_teammate", name="bob", description="b", prompt="p").is_success
+    results: list[Any] = []
+    waiter = threading.Thread(
+        target=lambda: results.append(coordinator.tool(team, "lead", "wait_agent", timeout_ms=30_000).json())
+    )
+    waiter.start()
+    # Any number of edges before the registration is not replayed, so one is raised until the waiter has one.
+    wait_until(
+        lambda: (
+            coordinator.tool(team, "bob", "team_task_create", subject="s", description="d").is_success
+            and not waiter.is_alive()
+        ),
+        "the wait to return",
+        20,
+        every=0.2,
+    )
+    assert results == [{"result": {"timedOut": False}}]
+    assert error_of(coordinator.tool(team, "lead", "wait_agent", timeout_ms=10)) == (422, "TEAM_INVALID_TIMEOUT")
+
+
+def test_operators_act_as_the_named_member_and_the_log_says_who_acted(coordinator: CoordinatorProcess) -> None:
+    team = coordinator.lead()
+    coordinator.tool(team, "lead", "spawn_teammate", name="bob", description="b", prompt="p")
+    coordinator.tool(team, "bob", "send_message", target="lead", message="hi")
+    page = coordinator.client.get(f"/v1/sessions/{team}/events").json()["events"]
+    inserted = [event["data"] for event in page if event["type"] == "agent/inbox/inserted"]
+    assert inserted[0]["source"]["senderName"] == "bob"
+    assert inserted[0]["source"]["actor"] == "operator"
+    assert not [event for event in page if event["type"].startswith("tool/")]
+    assert error_of(coordinator.tool(team, "nobody", "list_agents")) == (404, "TEAM_MEMBER_NOT_FOUND")
+    assert error_of(coordinator.tool(team, "lead", "read", path="x")) == (404, "TOOL_UNKNOWN")
+
+
+def test_a_turn_played_over_http_is_fenced_idempotent_and_recorded(coordinator: CoordinatorProcess) -> None:
+    team = coordinator.lead("begin")
+    worker = ManualWorker(coordinator, team)
+    assert worker.claim["sessionId"] == team
+    assert worker.boundary() == "step"
+    created = worker.call("team_task_create", json.dumps({"subject": "s", "description": "d"}))
+    repeated = worker.repeat("tool", step=worker.step, index=0).json()
+    assert repeated == created
+    assert len(coordinator.client.get(f"/v1/teams/{team}").json()["tasks"]) == 1
+    stale = {**worker.claim, "token": "forged"}
+    forged = coordinator.worker(
+        f"turns/{stale['turnId']}/boundary", {"epoch": 1, "number": 99, "historyAfter": 0}, "forged"
+    )
+    assert error_of(forged) == (409, "TURN_FENCED")
+    assert worker.boundary() == "step"
+    worker.say("done")
+    assert worker.boundary() == "ended"
+    assert error_of(worker.write("boundary", historyAfter=0)) == (409, "TURN_FENCED")
+    assert coordinator.client.get("/v1/doctor").json()["ok"] is True
+
+
+@pytest.mark.parametrize(
+    ("variables", "word"),
+    [
+        ({"TEAM_OPERATOR_TOKEN": ""}, "TEAM_OPERATOR_TOKEN"),
+        ({"TEAM_WORKER_TOKEN": " "}, "TEAM_WORKER_TOKEN"),
+        ({"TEAM_BROKER_URL": "http://127.0.0.1"}, "TEAM_BROKER_URL"),
+        ({"TEAM_DATABASE_URL": "postgresql+psycopg://127.0.0.1:1/none"}, "database"),
+        ({"TEAM_WORKSPACE_ROOT": "/proc/none"}, "workspace"),
+    ],
+)
+def test_a_coordinator_that_cannot_work_says_so_in_one_sentence_and_exits_2(
+    tmp_path: Path, valkey: ValkeyProcess, variables: dict[str, str], word: str
+) -> None:
+    process = CoordinatorProcess(tmp_path, "bad", {"TEAM_BROKER_URL": valkey.url, **variables})
+    assert process.process.wait(30) == 2
+    lines = process.log.strip().splitlines()
+    assert len(lines) == 1, process.log
+    assert word in lines[0]
+    process.client.close()
+
+
+def test_a_port_in_use_is_named(tmp_path: Path, valkey: ValkeyProcess) -> None:
+    variables = {"TEAM_BROKER_URL": valkey.url}
+    first = CoordinatorProcess(tmp_path, "first", variables).ready()
+    second = CoordinatorProcess(tmp_path, "second", {**variables, "TEAM_PORT": str(first.port)})
+    assert second.process.wait(30) == 2
+    assert "TEAM_PORT" in second.log
+    second.client.close()
+    assert first.stop() == 0
