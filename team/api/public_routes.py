@@ -6,6 +6,7 @@ import time
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from team.api.bodies import MAX_BODY_BYTES, body_docs, json_body, read_body, reply
@@ -130,6 +131,16 @@ def public_router(sessions: SessionService, teams: TeamService, tools: ToolExecu
         """A page of the log after a seq, in order."""
         events, last_seq = sessions.events(session_id, after, limit)
         return reply(EventsView(events=tuple(events), last_seq=last_seq))
+
+    @router.get(
+        "/sessions/{session_id}/log",
+        response_class=StreamingResponse,
+        responses={200: {"content": {"application/x-ndjson": {}}}},
+    )
+    def export_log(session_id: str) -> StreamingResponse:
+        """The log of a Session and its descendants as lines of JSON: each header, then its events."""
+        lines = (f"{line}\n" for line in sessions.export(session_id))
+        return StreamingResponse(lines, media_type="application/x-ndjson")
 
     @router.post(
         "/sessions/{session_id}/messages",

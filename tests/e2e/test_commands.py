@@ -124,6 +124,11 @@ def test_a_run_of_its_own_answers_and_leaves_a_log_to_look_at(
     log = place.team("log", session)
     assert log.returncode == 0, log.stderr
     assert "bash  command=echo hello" in log.stdout
+    exported = place.team("log", session, "--jsonl").stdout.splitlines()
+    header, *events = [json.loads(line) for line in exported]
+    assert (header["id"], header["cwd"]) == (session, str(place.work))
+    assert [event["seq"] for event in events] == list(range(1, shown["session"]["lastSeq"] + 1))
+    assert place.team("log", "no-such-session", "--jsonl").returncode == 2
 
 
 def test_runs_share_a_stack_that_is_up_and_leave_it_up(tmp_path: Path) -> None:
