@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -142,7 +142,7 @@ def test_d08_what_outlived_worker_guard_and_shepherd_is_ended_by_the_next_worker
             victim.kill()
         wait_until(lambda: gone(victims), "worker, guard and shepherd to die")
         # The shell died with its shepherd; what it had detached goes on.
-        assert {survivor.name() for survivor in workspace_processes(root)} == {"sleep"}
+        wait_until(lambda: _names(workspace_processes(root)) == {"sleep"}, "the shell to die")
 
         async def next_worker() -> None:
             async with guarded(root):
@@ -213,6 +213,14 @@ def test_the_guard_imports_the_standard_library_alone() -> None:
     command = [sys.executable, "-I", "-S", "-c", code, str(repository)]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert output.strip() == "['__main__', 'workers']" or output.strip() == "['workers']"
+
+
+def _names(processes: list[psutil.Process]) -> set[str]:
+    names: set[str] = set()
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            names.add(process.name())
+    return names
 
 
 async def _ready(root: Path) -> bool:

@@ -17,6 +17,7 @@ from workers.checkout.environment import command_environment
 from workers.checkout.errors import FileFaultError, FileMissingError, NotAFileError
 from workers.checkout.guard import Guard
 from workers.checkout.paths import DATA_AREA, Place, Workspace
+from workers.checkout.spill import SPILL, prune_spill
 from workers.guardian.protocol import DIRECTORY_FD, CommandReport, CommandSpec
 
 LONGEST_COMMAND: Final = 120_000
@@ -85,7 +86,7 @@ class Bash:
             head=room // 2,
             tail=room - room // 2,
             spill_root=str(self._workspace.root),
-            spill=[DATA_AREA, "spill", _file_name(turn_id), f"{_file_name(call_id)}.txt"],
+            spill=[DATA_AREA, SPILL, _file_name(turn_id), f"{_file_name(call_id)}.txt"],
             spill_bytes=SPILL_BYTES,
             track_directory=True,
         )
@@ -94,6 +95,8 @@ class Bash:
                 report = await self._guard.run(turn_id, spec, directory=place.directory)
         if report.state == "failed":
             raise FileFaultError(f"The command could not be started: {report.detail}. Nothing was run.")
+        if report.spill:
+            await off_loop(prune_spill, self._workspace, _file_name(turn_id))
         moved, note = await off_loop(self._moved, report.directory, cwd)
         return Ran(_text(report, parameters.timeout_ms, note), moved)
 

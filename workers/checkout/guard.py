@@ -149,7 +149,7 @@ class Guard:
                 self._send({"op": "run", "turn": turn_id}, handles)
         except OSError as error:
             ours.close()
-            raise CommandLostError(f"The command was not started ({error.strerror}). Run it again.") from error
+            raise CommandLostError(f"The command was not started ({error.strerror or error}). Run it again.") from error
         except BaseException:
             ours.close()
             raise

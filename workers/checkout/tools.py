@@ -23,7 +23,7 @@ from team.model.tools import (
 )
 from team.model.values import Parameters, clean_text, decode_json
 from workers.checkout.bash import Bash, DirectoryGoneError
-from workers.checkout.errors import CallInterruptedError, OutcomeUnknownError
+from workers.checkout.errors import CallInterruptedError, FileFaultError, OutcomeUnknownError
 from workers.checkout.files import AbsentError, Done, FileCall, Files
 from workers.checkout.guard import Guard
 from workers.checkout.locks import PathLocks
@@ -125,6 +125,11 @@ class LocalTools:
             if error is intents.failure:
                 raise
             return _error(error)
+        except OSError as error:
+            # Such as no descriptor left: the operating system's, not the call's fault, but the turn goes on.
+            if error is intents.failure:
+                raise
+            return _error(FileFaultError(f"{name} failed: {error.strerror or error}. Try again."))
 
     async def _run(self, parameters: Parameters, context: CallContext, intents: _Intents) -> LocalResult:
         turn_id, cwd = context.turn_id, context.cwd

@@ -134,6 +134,10 @@ class GuardProcess:
             os.close(handle)
 
     def _run(self, turn: str, handles: list[int]) -> None:
+        if len(handles) < 2:  # out of descriptors: the worker sees its connection close
+            for handle in handles:
+                os.close(handle)
+            return
         connection = socket.socket(fileno=handles[0])
         directory = handles[1]
         stdin = handles[2] if len(handles) > 2 else None
