@@ -14,8 +14,20 @@ from team.model.values import decode_json
 _event = table(EventRow)
 
 
+StoredEvent = tuple[SessionId, int, str, str, str]
+"""(Session, seq, time, type, data as JSON text)"""
+
+
 def insert_events(connection: Connection, appended: Sequence[tuple[SessionId, int, str, EventData]]) -> None:
-    if appended:
+    insert_stored(
+        connection,
+        [(session_id, seq, time, data.event_type, data.to_json()) for session_id, seq, time, data in appended],
+    )
+
+
+def insert_stored(connection: Connection, rows: Sequence[StoredEvent]) -> None:
+    """Insert events whose data was validated and serialised before."""
+    if rows:
         connection.execute(
             insert(_event),
             [
@@ -23,13 +35,38 @@ def insert_events(connection: Connection, appended: Sequence[tuple[SessionId, in
                     "session_id": session_id,
                     "seq": seq,
                     "time": time,
-                    "type": data.event_type,
-                    "visible": data.event_type in VISIBLE,
-                    "data": data.to_json(),
+                    "type": event_type,
+                    "visible": event_type in VISIBLE,
+                    "data": data,
                 }
-                for session_id, seq, time, data in appended
+                for session_id, seq, time, event_type, data in rows
             ],
         )
+
+
+def read_stored(
+    connection: Connection, session_id: str, after: int, through: int, limit: int
+) -> list[tuple[int, str, str, str]]:
+    """(seq, time, type, data as JSON text) of events between ``after`` and ``through``, in order, undecoded."""
+    query = (
+        select(_event.c.seq, _event.c.time, _event.c.type, _event.c.data)
+        .where(_event.c.session_id == session_id, _event.c.seq > after, _event.c.seq <= through)
+        .order_by(_event.c.seq)
+        .limit(limit)
+    )
+    return [(row[0], row[1], row[2], row[3]) for row in connection.execute(query)]
+
+
+def read_last(connection: Connection, session_id: str, event_type: str) -> EventData | None:
+    """The newest event of a type, or None."""
+    query = (
+        select(_event.c.data)
+        .where(_event.c.session_id == session_id, _event.c.type == event_type)
+        .order_by(_event.c.seq.desc())
+        .limit(1)
+    )
+    data = connection.execute(query).scalar_one_or_none()
+    return None if data is None else decode_stored(event_type, data)
 
 
 def read_event(connection: Connection, session_id: str, seq: int) -> EventData:

@@ -37,6 +37,8 @@ _call = table(CallRow)
 _meta = table(MetaRow)
 
 VERSION_KEY: Final = "projection-version"
+_CHUNK: Final = 500
+"""Values of one IN list."""
 
 
 @dataclass(frozen=True)
@@ -184,6 +186,15 @@ def turns(connection: Connection, session_id: str, limit: int = 1) -> Sequence[T
     """The newest turns, newest first."""
     query = select(_turn.c.data).where(_turn.c.session_id == session_id).order_by(_turn.c.ordinal.desc()).limit(limit)
     return [TurnSlice.model_validate_json(data) for data in connection.execute(query).scalars()]
+
+
+def turns_taken(connection: Connection, turn_ids: Sequence[str]) -> set[str]:
+    """Which of these turn ids the store has, in whatever Session."""
+    taken: set[str] = set()
+    for start in range(0, len(turn_ids), _CHUNK):
+        query = select(_turn.c.turn_id).where(_turn.c.turn_id.in_(turn_ids[start : start + _CHUNK]))
+        taken.update(connection.execute(query).scalars())
+    return taken
 
 
 def turn_calls(connection: Connection, session_id: str, turn_id: str, step: int) -> Sequence[CallSlice]:
