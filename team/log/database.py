@@ -91,7 +91,8 @@ class Database:
 
 def unavailable(error: DBAPIError) -> Exception:
     """A lost or overloaded database as a retryable error; anything else is a defect and stays what it is."""
-    if isinstance(error, OperationalError) or error.connection_invalidated:
+    defect = isinstance(error.orig, sqlite3.OperationalError) and error.orig.sqlite_errorcode == sqlite3.SQLITE_ERROR
+    if (isinstance(error, OperationalError) and not defect) or error.connection_invalidated:
         return StoreUnavailable("The database cannot be reached or is overloaded; the call may be retried.")
     return error
 
