@@ -12,7 +12,7 @@ import typer
 
 from config.models import resolve_model
 from team.cli import checks, inspection
-from team.cli.faults import DONE, exit_code
+from team.cli.faults import FAILED, exit_code
 from team.cli.places import read_settings
 from team.cli.running import RunOptions, run_again, run_new
 from team.cli.serving import serve
@@ -81,7 +81,7 @@ def reported(command: Callable[P, int]) -> Callable[P, None]:
         except BrokenPipeError:
             # The reader of our output has gone; the interpreter must not complain while it flushes.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            code = DONE
+            code = FAILED
         raise typer.Exit(code)
 
     return run

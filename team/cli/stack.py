@@ -91,8 +91,12 @@ class Stack:
     def stop(self) -> None:
         """Stop in order: workers hand their turns back, then the coordinator, then the broker. Idempotent."""
         self._stopping.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        while self._thread.is_alive():
+            try:
+                self._thread.join()
+            except KeyboardInterrupt:
+                # Somebody who interrupts a stop is in haste; leaving now would only leave the stop to itself.
+                self.escalate()
 
     def escalate(self) -> None:
         """Kill what an orderly stop still waits for."""
