@@ -10,6 +10,7 @@ import pytest
 
 from team.model.claims import ClaimRequest, ResultRequest
 from team.model.history import ToolResultEntry
+from tests.support.fake_coordinator import Fault
 from tests.support.fake_turns import WAITING, FakeTurn, last_text
 from tests.support.valkey import ValkeyProcess
 from tests.support.waiting import wait_until
@@ -206,6 +207,23 @@ def test_a_claim_that_cannot_be_renewed_lapses_and_its_command_ends(fleet: Fleet
     assert [entry.outcome for entry in results(turn)] == ["unknown"]
 
 
+def test_a_checkout_that_changes_under_a_worker_ends_it_and_leaves_the_turn_to_others(fleet: Fleet) -> None:
+    worker = fleet.worker("one").ready()
+    fleet.turns.workspace_id = "another workspace"
+    turn = fleet.turns.begin("go", model=fleet.script("first: {say: over}"))
+    refused(worker, "another workspace")
+    assert (turn.status, turn.step, turn.losses) == ("queued", 0, 0)
+
+
+def test_a_claim_that_is_answered_too_late_is_given_back(fleet: Fleet) -> None:
+    fault = fleet.coordinator.fault(Fault("claim", "slow", seconds=fleet.turns.lease_seconds * 0.85))
+    turn = fleet.turns.begin("go", model=fleet.script("first: {say: over}"))
+    fleet.worker("one").ready()
+    fleet.ended(turn)
+    assert fault.used == 1
+    assert (turn.releases, turn.losses, turn.epoch) == (1, 0, 2)
+
+
 def test_a_worker_that_starts_before_the_coordinator_waits_for_it(fleet: Fleet) -> None:
     fleet.coordinator.stop()
     turn = fleet.turns.begin("go", model=fleet.script("first: {say: over}"))
@@ -239,7 +257,8 @@ def test_another_checkout_at_the_same_path_is_one_sentence_and_code_2(fleet: Fle
 
 def refused(worker: WorkerProcess, words: str) -> None:
     assert worker.code() == 2
-    complaints = [line for line in worker.log.splitlines() if line.startswith("worker: ")]
+    lines = [line for line in worker.log.splitlines() if line.startswith("worker: ")]
+    complaints = [line for line in lines if "Warm shutdown" not in line]  # Celery's word to the terminal
     assert len(complaints) == 1, worker.log
     assert words in complaints[0]
     assert "Traceback" not in worker.log
