@@ -45,14 +45,27 @@ _R = TypeVar("_R")
 Arguments = dict[str, Any]
 
 
+def create_tables(url: str) -> None:
+    database = Database(url)
+    database.writing(Row.metadata.create_all)
+    database.close()
+
+
+def empty_tables(url: str) -> None:
+    """Delete every row: much faster than a new PostgreSQL database."""
+    names = ", ".join(f'"{name}"' for name in Row.metadata.tables)
+    database = Database(url)
+    database.writing(lambda connection: connection.execute(text(f"TRUNCATE {names}")))
+    database.close()
+
+
 class Core:
-    """Services over one database whose tables it creates. ``effects`` collects what each commit asked for."""
+    """Services over one database that has its tables. ``effects`` collects what each commit asked for."""
 
     def __init__(self, url: str, workspace: Path, **settings: Any) -> None:
         workspace.mkdir(exist_ok=True)
         self.workspace = workspace
         self.database = Database(url)
-        self.database.writing(Row.metadata.create_all)
         self.effects: list[Effects] = []
         chosen: dict[str, Any] = {"workspace_root": workspace, "model": "script:unused", **settings}
         self.store = Store(self.database, Settings(**chosen), request_header, self.effects.append, "workspace-1")
