@@ -16,10 +16,9 @@ from pydantic import ValidationError
 from config.broker import redis_url
 from config.secrets import take_provider_keys
 from config.settings import Settings, settings
-from team.model.errors import ConfigurationInvalid, StoreUnavailable, TeamError
+from team.model.errors import ConfigurationInvalid, CoordinatorUnreachable, StoreUnavailable, TeamError
 from team.model.events import first_fault
 from workers import faults, logs
-from workers.client import CoordinatorUnreachable
 
 OK: Final = 0
 AWAY: Final = 1

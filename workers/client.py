@@ -28,7 +28,7 @@ from team.model.claims import (
     WorkerHello,
 )
 from team.model.content import ContentBlock
-from team.model.errors import ConfigurationInvalid, TeamError, Unauthenticated, error_from
+from team.model.errors import ConfigurationInvalid, CoordinatorUnreachable, TeamError, Unauthenticated, error_from
 from team.model.events import FinishReason, Outcome, Usage, first_fault
 from team.model.slices import FileSlice
 from team.model.values import Value
@@ -45,10 +45,6 @@ _READ_SECONDS: Final = 10.0
 _TOOL_READ_SECONDS: Final = 30.0
 # Below the five seconds after which uvicorn closes an idle connection.
 _KEEPALIVE_SECONDS: Final = 4.0
-
-
-class CoordinatorUnreachable(TeamError, code="COORDINATOR_UNREACHABLE", status=503):  # noqa: N818  # as in team.model
-    """No answer within the caller's patience. The request may have been processed all the same."""
 
 
 class ReplyInvalid(TeamError, code="REPLY_INVALID", status=502):  # noqa: N818  # as in team.model

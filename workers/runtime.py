@@ -17,11 +17,11 @@ import structlog
 from config.broker import redis_url
 from config.settings import Settings
 from team.model.claims import Claim, ClaimRequest, WorkerHello
-from team.model.errors import ConfigurationInvalid, TeamError, TurnFenced, WorkspaceMismatch
+from team.model.errors import ConfigurationInvalid, CoordinatorUnreachable, TeamError, TurnFenced, WorkspaceMismatch
 from team.model.ids import TurnId
 from workers import faults
 from workers.checkout import Guard, LocalTools, prove_locks, prove_workspace
-from workers.client import ClaimWriter, Coordinator, CoordinatorUnreachable
+from workers.client import ClaimWriter, Coordinator
 from workers.deltas import Deltas
 from workers.drain import Drain
 from workers.execution import Execution

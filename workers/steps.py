@@ -8,13 +8,13 @@ import structlog
 from pydantic import ValidationError
 
 from team.model.claims import AnswerResult, BoundaryResult, Claim
-from team.model.errors import ConfigurationInvalid, TeamError, TurnFenced
+from team.model.errors import ConfigurationInvalid, CoordinatorUnreachable, TeamError, TurnFenced
 from team.model.events import first_fault
 from team.model.history import HistoryEntry
 from workers import faults
 from workers.calls import Calls
 from workers.checkout import LocalTools
-from workers.client import ClaimWriter, CoordinatorUnreachable
+from workers.client import ClaimWriter
 from workers.deltas import Deltas
 from workers.drain import Drain, DrainExpired
 from workers.models import Conversation, Model, ModelFailure, retry_delay_seconds

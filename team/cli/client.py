@@ -10,10 +10,9 @@ from urllib.parse import quote
 import httpx2
 from pydantic import ValidationError
 
-from team.cli.faults import CoordinatorUnreachable
 from team.cli.views import DoctorView, EventPage, WorkerView
 from team.model.claims import ErrorResponse
-from team.model.errors import TeamError, error_from
+from team.model.errors import CoordinatorUnreachable, TeamError, error_from
 from team.model.events import Event, first_fault
 from team.model.values import Value
 from team.model.views import SessionView, TeamView

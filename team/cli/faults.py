@@ -4,6 +4,7 @@ from typing import Final
 
 from team.model.errors import (
     ConfigurationInvalid,
+    CoordinatorUnreachable,
     Forbidden,
     OutsideWorkspace,
     ProfileUnknown,
@@ -17,10 +18,6 @@ from team.model.errors import (
 DONE: Final = 0
 FAILED: Final = 1
 USAGE: Final = 2
-
-
-class CoordinatorUnreachable(TeamError, code="COORDINATOR_UNREACHABLE", status=503):
-    """No coordinator answers where one was expected."""
 
 
 class StackBusy(TeamError, code="STACK_BUSY", status=409):

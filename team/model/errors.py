@@ -173,3 +173,7 @@ class WorkspaceMismatch(TeamError, code="WORKSPACE_MISMATCH", status=409): ...
 
 
 class StoreUnavailable(TeamError, code="STORE_UNAVAILABLE", status=503): ...
+
+
+class CoordinatorUnreachable(TeamError, code="COORDINATOR_UNREACHABLE", status=503):
+    """No coordinator answered within the caller's patience; the request may have been processed all the same."""

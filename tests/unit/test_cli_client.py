@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from team.cli.client import Operator
-from team.cli.faults import CoordinatorUnreachable
-from team.model.errors import SessionNotFound, TaskStaleRevision, TeamError
+from team.model.errors import CoordinatorUnreachable, SessionNotFound, TaskStaleRevision, TeamError
 from tests.support.http import Answer, Asked, RecordingServer
 from tests.support.ports import free_port
 
