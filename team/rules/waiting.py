@@ -62,16 +62,17 @@ def register(
 def settle_before_parking(tx: Transaction, session_id: SessionId, open_waits: Sequence[Wait]) -> bool:
     """Resolve the wait_agent waits of a turn that is about to park, when parking would miss or await nothing.
 
-    True when something was resolved: input is pending, an edge passed since the registration, a deadline is due, or
-    no other member can produce an edge. Decided under the Team's lock, so that of two members that park at once the
-    second sees the first.
+    True when something was resolved: steerable input is pending, an edge passed since the registration, a deadline is
+    due, or no other member can produce an edge. A prompt for a turn of its own, there before the registration, is no
+    reason: it must wait for the end of this turn. Decided under the Team's lock, so that of two members that park at
+    once the second sees the first.
     """
     waiting = [wait for wait in open_waits if wait.kind == "wait-agent"]
     if not waiting:
         return False
     team_id = waiting[0].team_id
     counter = tx.lock_team(team_id)
-    if tx.head(session_id).pending or any(wait.counter < counter for wait in waiting):
+    if tx.head(session_id).pending_steer or any(wait.counter < counter for wait in waiting):
         view = WaitView(timed_out=False)
     else:
         stuck = no_progress(tx, team_id, session_id)
