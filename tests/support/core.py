@@ -4,7 +4,7 @@ import json
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from sqlalchemy import Connection, text
 
@@ -32,6 +32,8 @@ from team.model.events import Event, EventData, FinishReason, InboxInserted, Use
 from team.model.history import HistoryEntry, ToolResultEntry, UserEntry
 from team.model.ids import SessionId, TeamId
 from team.model.slices import HeadSlice
+from team.model.snapshots import Context, MemberSnapshot
+from team.model.views import SpawnView
 from team.service.callers import Caller, CallRef, ClaimRef, Recorded
 from team.service.recovery import RecoveryService
 from team.service.sessions import SessionService
@@ -43,6 +45,14 @@ from team.tools.execution import ToolExecutor
 
 _R = TypeVar("_R")
 Arguments = dict[str, Any]
+
+
+class Vanished(BaseException):
+    """A process that is gone: no handler of the product sees this."""
+
+    def __init__(self, session_id: SessionId) -> None:
+        super().__init__(session_id)
+        self.session_id = session_id
 
 
 def create_tables(url: str) -> None:
@@ -108,16 +118,31 @@ class Core:
             return error.code
         raise AssertionError(f"{tool} was accepted: {result}")
 
-    def spawn(self, lead: SessionId, name: str, prompt: str = "begin", context: str = "fresh") -> SessionId:
+    def spawn(self, lead: str, name: str, prompt: str = "begin", context: str = "fresh") -> SessionId:
         """An active teammate with its first turn queued."""
         self.act(lead, "spawn_teammate", name=name, description=f"does {name}", prompt=prompt, context=context)
         return self.sessions.member_session(lead, name)
 
-    def idle(self, lead: SessionId, name: str, prompt: str = "begin") -> SessionId:
+    def idle(self, lead: str, name: str, prompt: str = "begin") -> SessionId:
         """An active teammate between turns."""
         member = self.spawn(lead, name, prompt)
         self.agent(member).finish("ready")
         return member
+
+    def reserve_only(self, lead: str, name: str, context: str = "fresh") -> SessionId:
+        """The first commit of a creation whose creator then vanishes; the reserved Session id."""
+
+        def vanish(_caller: object, reserved: MemberSnapshot, _prompt: str) -> SpawnView:
+            raise Vanished(reserved.id)
+
+        teams = TeamService(self.store)
+        setattr(teams, "_finish_spawn", vanish)  # noqa: B010 -- the crash is between the two commits
+        caller = Caller(SessionId(lead), actor="tester")
+        try:
+            teams.spawn(caller, name=name, description="d", prompt="begin", context=cast("Context", context))
+        except Vanished as vanished:
+            return vanished.session_id
+        raise AssertionError("the creation went through")
 
     # What workers do.
 
@@ -149,6 +174,9 @@ class Core:
 
     def head(self, session_id: str) -> HeadSlice:
         return self.reading(lambda connection: find_session(connection, session_id).head)
+
+    def head_team(self, session_id: str) -> TeamId:
+        return self.reading(lambda connection: find_session(connection, session_id).header.team_id)
 
     def log(self, session_id: str) -> list[Event]:
         return self.reading(lambda connection: list(stream_events(connection, session_id)))
