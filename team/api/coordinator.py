@@ -1,10 +1,7 @@
 """One coordinator: services, loops and HTTP application, wired together."""
 
-import os
-import uuid
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import anyio.to_thread
 from fastapi import Depends, FastAPI, Request, Response
@@ -22,45 +19,17 @@ from team.dispatch.loops import Loops
 from team.dispatch.outbox import Outbox
 from team.log.database import Database
 from team.log.schema import migrate
-from team.model.errors import ConfigurationInvalid, RequestInvalid, TeamError
+from team.model.errors import RequestInvalid, TeamError
 from team.service.recovery import RecoveryService
 from team.service.sessions import SessionService
 from team.service.store import Store
 from team.service.teams import TeamService
 from team.service.turns import TurnService
+from team.service.workspace import ensure_workspace
 from team.tools.catalog import request_header
 from team.tools.execution import ToolExecutor
 
-DATA_AREA = ".team"
 REQUEST_THREADS = 32
-
-
-def ensure_workspace(root: Path) -> str:
-    """The id of the checkout under ``root``; written on first use, atomically, for workers to prove they see it.
-
-    Raises ConfigurationInvalid when the root is no writable directory.
-    """
-    area = root / DATA_AREA
-    try:
-        if not root.is_dir():
-            raise NotADirectoryError(root)
-        area.mkdir(exist_ok=True)
-        (area / ".gitignore").write_text("*\n", encoding="ascii")
-        identity = area / "workspace-id"
-        fresh = area / f".workspace-id-{uuid.uuid4().hex}"
-        fresh.write_text(f"{uuid.uuid4()}\n", encoding="ascii")
-        try:
-            os.link(fresh, identity)
-        except FileExistsError:
-            pass
-        finally:
-            fresh.unlink()
-        return identity.read_text(encoding="ascii").strip()
-    except OSError as error:
-        raise ConfigurationInvalid(
-            f"The workspace {root} cannot be used ({error.strerror or error}): "
-            "set TEAM_WORKSPACE_ROOT to a writable directory."
-        ) from error
 
 
 class Coordinator:

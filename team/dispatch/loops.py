@@ -22,6 +22,7 @@ _log = structlog.get_logger(__name__)
 DEADLINE_TICK_SECONDS = 0.25
 MISSED_EDGE_SECONDS = 2.0
 FORGET_SECONDS = 300.0
+WORKSPACE_SECONDS = 5.0
 RECORD_AGE_SECONDS = 86_400.0
 DISPATCH_BATCH = 200
 
@@ -67,6 +68,7 @@ class Loops:
         jobs: list[tuple[str, float, Callable[[], object]]] = [
             ("reaper", min(1.0, settings.lease_seconds / 6), reaper.tick),
             ("deadlines", DEADLINE_TICK_SECONDS, recovery.expire_waits),
+            ("workspace", WORKSPACE_SECONDS, turns.hello),
             ("housekeeping", FORGET_SECONDS, lambda: sessions.forget_old(RECORD_AGE_SECONDS)),
         ]
         if settings.sweep_seconds > 0:

@@ -42,6 +42,7 @@ from team.rules import identity, turns, waiting
 from team.rules.queue import queued_of, requeue
 from team.service.callers import CallRef, ClaimRef, Recorded, entry_of, open_call, require_claim, session_of
 from team.service.store import Store
+from team.service.workspace import ensure_workspace
 
 _V = TypeVar("_V", bound=Value)
 _W = TypeVar("_W", bound=Value)
@@ -65,7 +66,9 @@ class TurnService:
         self._store = store
 
     def hello(self) -> WorkerHello:
+        """What a starting worker checks. Writes the workspace's id again when somebody cleaned it away."""
         settings = self._store.settings
+        ensure_workspace(settings.workspace_root, self._store.workspace_id)
         return WorkerHello(
             workspace_id=self._store.workspace_id,
             workspace_root=str(settings.workspace_root),
