@@ -17,8 +17,8 @@ from team.log.database import Database
 from team.log.schema import MIGRATIONS, known_revisions, migrate
 from team.log.tables import PROJECTION_VERSION, Row
 from team.model.errors import ConfigurationInvalid, StoreUnavailable
-from tests.integration.conftest import MakeCore
 from tests.support.core import Core, together
+from tests.support.postgres import PostgresProcess
 
 Open = Callable[[str], Database]
 
@@ -65,15 +65,15 @@ def open_database() -> Iterator[Open]:
 
 
 @pytest.fixture
-def second_url(request: pytest.FixtureRequest, database_url: str, tmp_path: Path) -> Iterator[str]:
+def second_database_url(request: pytest.FixtureRequest, database_url: str, tmp_path: Path) -> Iterator[str]:
     """Another fresh database of the same kind."""
     if database_url.startswith("sqlite"):
         yield f"sqlite:///{tmp_path / 'second.db'}"
         return
-    postgres: Any = request.getfixturevalue("postgres")
-    url: str = postgres.create_database()
+    server: PostgresProcess = request.getfixturevalue("postgres")
+    url = server.create_database()
     yield url
-    postgres.drop_database(url)
+    server.drop_database(url)
 
 
 def catalog(database: Database) -> list[list[str]]:
@@ -90,8 +90,8 @@ def value(database: Database, query: str) -> Any:
         return connection.execute(text(query)).scalar_one()
 
 
-def test_a_migrated_store_equals_the_tables(database_url: str, second_url: str, open_database: Open) -> None:
-    migrated, created = open_database(database_url), open_database(second_url)
+def test_a_migrated_store_equals_the_tables(database_url: str, second_database_url: str, open_database: Open) -> None:
+    migrated, created = open_database(database_url), open_database(second_database_url)
     migrate(migrated)
     created.writing(Row.metadata.create_all)
 
@@ -101,8 +101,10 @@ def test_a_migrated_store_equals_the_tables(database_url: str, second_url: str, 
         assert compare_metadata(MigrationContext.configure(connection), Row.metadata) == []
 
 
-def test_the_comparison_sees_a_lost_partial_index(database_url: str, second_url: str, open_database: Open) -> None:
-    migrated, created = open_database(database_url), open_database(second_url)
+def test_the_comparison_sees_a_lost_partial_index(
+    database_url: str, second_database_url: str, open_database: Open
+) -> None:
+    migrated, created = open_database(database_url), open_database(second_database_url)
     migrate(migrated)
     created.writing(Row.metadata.create_all)
 
@@ -247,13 +249,14 @@ def outdate(core: Core) -> None:
     core.sql('UPDATE session SET head = \'{"shape":"of an older version"}\', seq = 0')
     core.sql("DELETE FROM member")
     core.sql("UPDATE task SET data = 'old', status = 'old'")
-    core.sql("INSERT INTO meta (key, value) VALUES ('projection-version', '0')")
+    core.sql("UPDATE meta SET value = '0' WHERE key = 'projection-version'")
 
 
 @pytest.fixture
-def busy_core(make_core: MakeCore) -> Core:
+def busy_core(database_url: str, tmp_path: Path, open_database: Open) -> Iterator[Core]:
     """A store with a board, a running member, a parked one and a waiting message."""
-    core = make_core()
+    migrate(open_database(database_url))
+    core = Core(database_url, tmp_path / "checkout")
     lead = core.lead("begin")
     core.act(lead, "team_task_create", subject="one", description="")
     core.spawn(lead, "writer")
@@ -261,9 +264,8 @@ def busy_core(make_core: MakeCore) -> Core:
     core.agent(core.sessions.member_session(lead, "writer")).begin()
     assert core.agent(core.sessions.member_session(lead, "reader")).wait() == "parked"
     core.act(lead, "send_message", target="writer", message="hello")
-    core.sql("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
-    core.sql(f"INSERT INTO alembic_version VALUES ('{known_revisions()[-1]}')")
-    return core
+    yield core
+    core.close()
 
 
 def test_projections_of_another_version_are_rebuilt_from_the_logs(busy_core: Core) -> None:
@@ -285,12 +287,10 @@ def test_a_damaged_session_does_not_keep_the_others_from_being_rebuilt(
     damaged = core.lead()
     core.insert_raw(damaged, "from/the-future", "{}")
     core.sql("UPDATE task SET data = 'old'")
-    core.sql("INSERT INTO meta (key, value) VALUES ('projection-version', '0')")
+    core.sql("UPDATE meta SET value = '0' WHERE key = 'projection-version'")
 
     migrate(core.database)
     checks = {check.id: check for check in core.sessions.doctor().sessions}
     assert [check.ok for check in checks.values()].count(False) == 1
     assert "'from/the-future'" in str(checks[damaged].fault)
     assert "'from/the-future'" in capsys.readouterr().out
-    core.sql("DELETE FROM event WHERE session_id = :s", s=damaged)
-    core.sql("DELETE FROM session WHERE id = :s", s=damaged)
