@@ -2,9 +2,8 @@
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy import Connection
@@ -13,27 +12,22 @@ from sqlalchemy.exc import OperationalError
 from team.log import transfer, waits
 from team.log.transfer import Transfer
 from team.model.claims import BackoffRequest
-from team.model.content import TextBlock
 from team.model.errors import LogDamaged, ProfileUnknown, SessionExists, SessionNotFound
 from team.model.events import (
     HistoricalMessageDelivered,
     HistoricalMessageQueued,
     InboxInserted,
-    MemberChanged,
     SubagentDescribed,
-    TurnParked,
     decode_event,
 )
-from team.model.ids import MessageId, SessionId, TeamId
-from team.model.slices import FileSlice
+from team.model.ids import SessionId
 from team.service.recovery import LOST_CREATOR
 from team.service.transfers import TransferService
 from tests.integration.conftest import MakeCore
 from tests.support.core import Core, create_tables, empty_tables, words_of
 from tests.support.invariants import assert_sound
 from tests.support.postgres import PostgresProcess
-
-Line = dict[str, Any]
+from tests.support.transfers import Line, busy_team, edited, export, import_
 
 
 @pytest.fixture(scope="module")
@@ -60,57 +54,6 @@ def other(request: pytest.FixtureRequest, store_url: str, tmp_path: Path) -> Ite
         assert_sound(core)
     finally:
         core.close()
-
-
-def export(core: Core, session_id: str) -> list[str]:
-    return list(TransferService(core.store).export(session_id))
-
-
-def import_(core: Core, lines: list[str]) -> list[SessionId]:
-    return list(TransferService(core.store).import_(lines).sessions)
-
-
-def edited(lines: list[str], change: Callable[[list[Line]], None]) -> list[str]:
-    """The lines with a change that is made on their decoded form."""
-    decoded: list[Line] = [json.loads(line) for line in lines]
-    change(decoded)
-    return [json.dumps(line, ensure_ascii=False) + "\n" for line in decoded]
-
-
-def busy_team(core: Core) -> SessionId:
-    """Everything that a log can hold at rest and in motion, in one Team."""
-    lead = core.lead("begin")
-    for subject in ("one", "two", "three"):
-        core.act(lead, "team_task_create", subject=subject, description="d", write_scopes=["src"])
-    core.act(lead, "team_task_update", task_id="task-2", expected_revision=1, action="delete")
-    core.agent(lead).finish("planned")
-    core.prompt(lead, "go on")
-    core.idle(lead, "idle")
-    core.spawn(lead, "copy", context="fork")
-    waiter = core.spawn(lead, "waiter")
-    assert core.agent(waiter).wait(3_600_000) == "parked"
-    worker = core.agent(core.spawn(lead, "worker"))
-    worker.call("send_message", target="waiter", message="done \u2028 with \x85 it")
-    worker.ask(("read", {"path": "a.py"}), ("bash", {"command": "ls"}))
-    worker.local_result(0, observed=(FileSlice(path="a.py", version="v1"),))
-    poisoned = core.spawn(lead, "poisoned")
-    core.agent(poisoned).begin()
-    core.sessions.interrupt(poisoned, actor="tester")
-    core.prompt(lead, "and then this")
-    core.append(
-        lead,
-        HistoricalMessageQueued(
-            team_id=TeamId(lead),
-            message_id=MessageId("old-1"),
-            sender_id=SessionId("s-old"),
-            sender_name="older",
-            target_id=SessionId("t-old"),
-            delivery="steer",
-            content=(TextBlock(text="from long ago"),),
-        ),
-        HistoricalMessageDelivered(team_id=TeamId(lead), message_id=MessageId("old-1"), target_id=SessionId("t-old")),
-    )
-    return lead
 
 
 def test_a_team_moves_with_everything_it_knows(core: Core, other: Core) -> None:
@@ -411,120 +354,12 @@ def test_a_file_is_read_before_the_store_is_locked(core: Core, other: Core) -> N
     assert other.sessions.doctor().ok
 
 
-def drop(index: int) -> Callable[[list[Line]], None]:
-    def change(lines: list[Line]) -> None:
-        del lines[index]
-
-    return change
-
-
-def put(index: int, *path: str | int, value: Any) -> Callable[[list[Line]], None]:
-    def change(lines: list[Line]) -> None:
-        place: Any = lines[index]
-        for name in path[:-1]:
-            place = place[name]
-        place[path[-1]] = value
-
-    return change
-
-
-def cut_after(count: int) -> Callable[[list[Line]], None]:
-    def change(lines: list[Line]) -> None:
-        del lines[count:]
-
-    return change
-
-
-def lose_last_session(lines: list[Line]) -> None:
-    last = max(place for place, line in enumerate(lines) if "session" in line)
-    del lines[last:]
-
-
-def lose_member_unannounced(lines: list[Line]) -> None:
-    lose_last_session(lines)
-    del lines[0]["sessions"]
-
-
-def repeat_session(lines: list[Line]) -> None:
-    lines.append(lines[0])
-
-
-DAMAGES: list[tuple[str, Callable[[list[Line]], None], str]] = [
-    ("gap", drop(2), r"line 3: Session .*, event 3: the event before it is number 1"),
-    (
-        "unknown type",
-        put(2, "type", value="agent/telepathy"),
-        r"line 3: event 2 has the unknown type 'agent/telepathy'",
-    ),
-    ("unknown version", put(3, "data", "version", value=2), r"line 4: event 3 \(team/task\) is not valid: version"),
-    ("unknown key", put(2, "data", "colour", value=1), r"line 3: event 2 .* colour: Extra inputs"),
-    ("boolean as integer", put(3, "data", "task", "revision", value=True), r"line 4: event 3 .* task.revision"),
-    ("too big integer", put(3, "data", "task", "revision", value=2**53), r"line 4: an integer is beyond 2\^53-1"),
-    ("seq as text", put(2, "seq", value="2"), r"line 3: seq: Input should be a valid integer"),
-    ("NUL", put(1, "time", value="\0"), r"line 2: text holds a NUL character"),
-    ("skipped revision", put(3, "data", "task", "revision", value=7), r"line 4: .* event 3: task-1 skips a revision"),
-    ("another session", put(2, "sessionId", value="other"), r"line 3: its Session other does not stand above it"),
-    ("no header", drop(0), r"line 1: its Session .* does not stand above it"),
-    ("header key", put(0, "session", "colour", value=1), r"line 1: session.colour: Extra inputs"),
-    ("header version", put(0, "session", "version", value=2), r"line 1: session.version"),
-    ("header depth", put(0, "session", "depth", value=1), r"line 1: .* contradicts itself about its root"),
-    ("cut in a session", cut_after(4), r"line 4: .* ends behind event 3 of \d+: the file was cut"),
-    ("lost session", lose_last_session, r"line \d+: line 1 announces 6 Sessions and fewer follow"),
-    ("lost member", lose_member_unannounced, r"the member \w+ is not in the file: export the whole Team"),
-    ("session twice", repeat_session, r"the Session .* is in the file twice"),
-]
-
-
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The export of a busy Team, made once."""
-    place = tmp_path_factory.mktemp("exported")
-    url = f"sqlite:///{place / 'team.db'}"
-    create_tables(url)
-    core = Core(url, place / "checkout")
+def test_a_damaged_file_imports_nothing(core: Core, other: Core) -> None:
     lines = export(core, busy_team(core))
-    core.close()
-    return lines
-
-
-@pytest.mark.parametrize(("change", "fault"), [damage[1:] for damage in DAMAGES], ids=[damage[0] for damage in DAMAGES])
-def test_a_damaged_file_names_the_place(exported: list[str], change: Callable[[list[Line]], None], fault: str) -> None:
-    damaged = edited(exported, change)
-    with (
-        pytest.raises((LogDamaged, SessionExists), match=fault + r".*; nothing was imported\.$"),
-        transfer.reading(damaged),
-    ):
-        raise AssertionError("a damaged file was read")
-    with transfer.reading(exported) as whole:
-        assert len(whole.sessions) == 6
-
-
-def test_a_damaged_file_imports_nothing(exported: list[str], other: Core) -> None:
     with pytest.raises(LogDamaged, match="the file was cut; nothing was imported"):
-        import_(other, exported[:-1])
+        import_(other, lines[:-1])
     assert other.count() == 0
     assert other.sessions.doctor().sessions == ()
-
-
-@pytest.mark.parametrize(
-    ("text", "fault"),
-    [
-        ("", "line 0: the file holds no Session"),
-        ("{", "line 1: Expecting property name"),
-        ("[]", "line 1: it is not a JSON object"),
-        ('{"session": NaN}', "line 1: NaN is not JSON"),
-        ('{"session": 1e999}', "line 1: a number is not finite"),
-        ('"\\ud800"', "line 1: text holds a lone surrogate"),
-        ("[" * 100_000, "line 1: JSON is nested deeper than 64 levels"),
-        ('{"a":' * 80 + "1" + "}" * 80, "line 1: JSON is nested deeper than 64 levels"),
-    ],
-)
-def test_what_is_no_export_is_refused(text: str, fault: str) -> None:
-    with (
-        pytest.raises(LogDamaged, match=f"{fault}.*; nothing was imported"),
-        transfer.reading([text] if text else []),
-    ):
-        raise AssertionError("it was read")
 
 
 def test_a_value_that_an_index_cannot_hold_is_named(second_postgres_store: str, core: Core, tmp_path: Path) -> None:
@@ -553,12 +388,3 @@ def test_a_child_of_another_provider_is_not_adopted(make_core: MakeCore, other: 
     import_(other, edited(lines, change_provider))
     assert other.recovery.settle_creations() == 1
     assert other.member(lead, "late")["diagnostics"] == ["creation failed: its descriptor does not match the record"]
-
-
-def test_the_damages_hit_what_they_mean_to_hit(exported: list[str]) -> None:
-    lines = [json.loads(line) for line in exported]
-    assert lines[3]["type"] == "team/task"
-    decoded = [decode_event(line["seq"], line["type"], line["data"]) for line in lines if "seq" in line]
-    assert any(isinstance(data, TurnParked) for data in decoded)
-    members = [data.member for data in decoded if isinstance(data, MemberChanged)]
-    assert {member.phase for member in members} == {"provisioning", "active"}
