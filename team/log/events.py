@@ -1,6 +1,7 @@
 """Event rows: append and read."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from sqlalchemy import Connection, func, insert, select
 
@@ -16,6 +17,24 @@ _event = table(EventRow)
 
 StoredEvent = tuple[SessionId, int, str, str, str]
 """(Session, seq, time, type, data as JSON text)"""
+
+
+@contextmanager
+def naming(session_id: str) -> Generator[None]:
+    """Damage found inside names the Session."""
+    try:
+        yield
+    except LogDamaged as error:
+        if session_id in error.message:
+            raise
+        raise LogDamaged(f"Session {session_id}: {error.message}") from error
+
+
+def _decoded(session_id: str, seq: int, event_type: str, text: str) -> EventData:
+    try:
+        return decode_stored(event_type, text)
+    except LogDamaged as error:
+        raise LogDamaged(f"Session {session_id}, event {seq}: {error.message}") from error
 
 
 def insert_events(connection: Connection, appended: Sequence[tuple[SessionId, int, str, EventData]]) -> None:
@@ -66,7 +85,10 @@ def read_last(connection: Connection, session_id: str, event_type: str) -> Event
         .limit(1)
     )
     data = connection.execute(query).scalar_one_or_none()
-    return None if data is None else decode_stored(event_type, data)
+    if data is None:
+        return None
+    with naming(session_id):
+        return decode_stored(event_type, data)
 
 
 def read_event(connection: Connection, session_id: str, seq: int) -> EventData:
@@ -75,14 +97,14 @@ def read_event(connection: Connection, session_id: str, seq: int) -> EventData:
     row = connection.execute(query).one_or_none()
     if row is None:
         raise LogDamaged(f"Session {session_id}: event {seq} is missing")
-    return decode_stored(row[0], row[1])
+    return _decoded(session_id, seq, row[0], row[1])
 
 
 def read_events_at(connection: Connection, session_id: str, seqs: Sequence[int]) -> dict[int, EventData]:
     query = select(_event.c.seq, _event.c.type, _event.c.data).where(
         _event.c.session_id == session_id, _event.c.seq.in_(seqs)
     )
-    return {row[0]: decode_stored(row[1], row[2]) for row in connection.execute(query)}
+    return {row[0]: _decoded(session_id, *row) for row in connection.execute(query)}
 
 
 def read_events(connection: Connection, session_id: str, after: int = 0, limit: int | None = None) -> list[Event]:
@@ -119,7 +141,7 @@ def read_history(connection: Connection, session_id: str, after: int, compacted_
         .where(_event.c.session_id == session_id, _event.c.visible, _event.c.seq > start)
         .order_by(_event.c.seq)
     )
-    decoded = [(row[0], decode_stored(row[1], row[2])) for row in connection.execute(query)]
+    decoded = [(row[0], _decoded(session_id, *row)) for row in connection.execute(query)]
     visible = entries(decoded)
     if start and not after and not any(entry.kind == "header" for entry in visible):
         visible = [*entries(_last_header(connection, session_id, start)), *visible]
@@ -133,17 +155,18 @@ def _last_header(connection: Connection, session_id: str, before: int) -> Iterab
         .order_by(_event.c.seq.desc())
         .limit(1)
     )
-    return [(row[0], decode_stored(row[1], row[2])) for row in connection.execute(query)]
+    return [(row[0], _decoded(session_id, *row)) for row in connection.execute(query)]
 
 
 def read_intents(connection: Connection, session_id: str, after: int) -> list[FileIntended]:
     """Intents of replaces logged after ``after``, in order."""
     query = (
-        select(_event.c.data)
+        select(_event.c.seq, _event.c.data)
         .where(_event.c.session_id == session_id, _event.c.type == FileIntended.event_type, _event.c.seq > after)
         .order_by(_event.c.seq)
     )
-    return [FileIntended.model_validate_json(data) for data in connection.execute(query).scalars()]
+    found = [_decoded(session_id, row[0], FileIntended.event_type, row[1]) for row in connection.execute(query)]
+    return [data for data in found if isinstance(data, FileIntended)]
 
 
 def count_events(connection: Connection, session_id: str) -> int:

@@ -3,6 +3,7 @@
 from team.log import projections
 from team.log.transaction import Transaction
 from team.model.content import text_block, text_of
+from team.model.errors import LogDamaged
 from team.model.events import AssistantMessage
 from team.model.ids import SessionId, new_message_id
 from team.model.slices import TurnSlice
@@ -34,10 +35,7 @@ def _notice(tx: Transaction, session_id: SessionId, member: MemberSnapshot, turn
     why = turn.reason or "completed"
     detail = f" ({turn.code}: {turn.message})" if turn.code else f" ({turn.message})" if turn.message else ""
     lines = [f"[Notice: the turn of {member.name} ended: {why}{detail}. This is no message of the member.]"]
-    said = ""
-    if turn.text_seq is not None:
-        message = tx.event(session_id, turn.text_seq)
-        said = text_of(message.content) if isinstance(message, AssistantMessage) else ""
+    said = _last_text(tx, session_id, turn)
     if said:
         cut = said if len(said) <= MAX_TEXT_CHARACTERS else said[:MAX_TEXT_CHARACTERS] + " [cut]"
         lines.append(f"Its last text:\n{cut}")
@@ -50,3 +48,14 @@ def _notice(tx: Transaction, session_id: SessionId, member: MemberSnapshot, turn
     ]
     lines.append(f"Open tasks it owns: {', '.join(owned) or 'none'}.")
     return "\n".join(lines)
+
+
+def _last_text(tx: Transaction, session_id: SessionId, turn: TurnSlice) -> str:
+    if turn.text_seq is None:
+        return ""
+    try:
+        message = tx.event(session_id, turn.text_seq)
+    except LogDamaged as error:
+        # Damage to what was said must not hide that the turn has ended.
+        return f"[it cannot be read: {error.message}]"
+    return text_of(message.content) if isinstance(message, AssistantMessage) else ""

@@ -1,7 +1,7 @@
 """RecoveryService: what loops do on behalf of nobody. Each decision is taken anew under the locks it needs."""
 
 from team.log import operations, runs, sessions, waits
-from team.log.events import stream_events
+from team.log.events import naming, stream_events
 from team.log.transaction import Queued, Transaction
 from team.log.waits import Wait
 from team.model.errors import LogDamaged, SessionNotFound
@@ -10,7 +10,7 @@ from team.model.ids import SessionId, TeamId
 from team.model.snapshots import MemberSnapshot
 from team.model.views import WaitView
 from team.rules import roster, waiting
-from team.rules.queue import queued_of
+from team.rules.queue import begin, queued_of
 from team.service.store import Store
 
 LOST_CREATOR = "its creation was cut off before the prompt was accepted"
@@ -97,16 +97,26 @@ class RecoveryService:
         return sum(self.settle_creation(TeamId(team_id), name) for team_id, name, _key in expired)
 
     def settle_creation(self, team_id: TeamId, name: str) -> bool:
-        """Reconcile one provisioning record with the child's independently stored Session (spec: Provisioning)."""
+        """Reconcile one provisioning record with the child's independently stored Session (spec: Provisioning).
+
+        A child that proves its admission but has no turn for its accepted input gets one: no input sleeps.
+        """
 
         def settle(tx: Transaction) -> bool:
             tx.lock_team(team_id)
-            tx.lock_sessions(SessionId(team_id))
+            reserved = [member.id for member in tx.members(team_id) if member.name == name]
+            existing = sessions.find_sessions(tx.connection, reserved)
+            tx.lock_sessions(SessionId(team_id), *(SessionId(child) for child in existing))
             snapshot = tx.find(SessionId(team_id), ("member", name), MemberSnapshot)
             if snapshot is None or snapshot.phase != "provisioning":
                 operations.close_operation(tx.connection, team_id, name)
                 return False
-            roster.settle(tx, team_id, snapshot, error=admission_fault(tx, team_id, snapshot))
+            fault = admission_fault(tx, team_id, snapshot)
+            roster.settle(tx, team_id, snapshot, error=fault)
+            if fault is None:
+                head = tx.head(snapshot.id)
+                if head.pending and head.open_turn is None and not head.held:
+                    begin(tx, snapshot.id, "its creation was recovered")
             return True
 
         return self._store.writing(settle)
@@ -126,15 +136,16 @@ def admission_fault(tx: Transaction, team_id: TeamId, snapshot: MemberSnapshot) 
         return "its Session belongs to another parent"
     try:
         described, admitted = None, False
-        for event in stream_events(tx.connection, snapshot.id):
-            if event.seq <= child.header.seed_through and event.seq > 1:
-                continue
-            data = event.decoded()
-            if isinstance(data, SubagentDescribed):
-                described = data
-            elif isinstance(data, InboxInserted | UserMessage) and data.source.kind in ("delegation", "human"):
-                admitted = True
-                break
+        with naming(snapshot.id):
+            for event in stream_events(tx.connection, snapshot.id):
+                if event.seq <= child.header.seed_through and event.seq > 1:
+                    continue
+                data = event.decoded()
+                if isinstance(data, SubagentDescribed):
+                    described = data
+                elif isinstance(data, InboxInserted | UserMessage) and data.source.kind in ("delegation", "human"):
+                    admitted = True
+                    break
     except LogDamaged as error:
         return f"its log is damaged: {error.message}"
     if described is None or described.mode != "continuable" or described.provider != snapshot.provider:

@@ -56,19 +56,26 @@ class Store:
             return self.writing(body)
 
         def recorded_or_new(tx: Transaction) -> _V | Recorded:
-            recorded = operations.recorded_request(tx.connection, once.actor, once.key)
-            if recorded is None:
-                result = body(tx)
-                if not isinstance(result, Recorded):
-                    operations.record_request(
-                        tx.connection, once.actor, once.key, once.request, result.model_dump_json(), tx.now
-                    )
-                return result
-            if recorded[0] != once.request:
-                raise IdempotencyConflict("This Idempotency-Key was used for another request; take a new key.")
-            return view.model_validate_json(recorded[1])
+            recorded = self.recorded(tx, once, view)
+            if recorded is not None:
+                return recorded
+            result = body(tx)
+            if not isinstance(result, Recorded):
+                operations.record_request(
+                    tx.connection, once.actor, once.key, once.request, result.model_dump_json(), tx.now
+                )
+            return result
 
         return self.writing(recorded_or_new)
+
+    def recorded(self, tx: Transaction, once: Once | None, view: type[_V]) -> _V | None:
+        """The response that was recorded for this Idempotency-Key. Raises IdempotencyConflict."""
+        recorded = None if once is None else operations.recorded_request(tx.connection, once.actor, once.key)
+        if once is None or recorded is None:
+            return None
+        if recorded[0] != once.request:
+            raise IdempotencyConflict("This Idempotency-Key was used for another request; take a new key.")
+        return view.model_validate_json(recorded[1])
 
     def profile(self, name: str) -> Profile:
         """Raises ProfileUnknown."""

@@ -71,8 +71,9 @@ class TeamService:
             )
         call_key = _call_key(caller)
 
-        def reserve(tx: Transaction, team_id: TeamId, lead: Member) -> MemberSnapshot:
-            return roster.reserve(
+        def reserve(tx: Transaction, team_id: TeamId, lead: Member) -> MemberSnapshot | SpawnView:
+            # Under the Team's lock: a request that is repeated after its end finds the name taken, by itself.
+            return self._store.recorded(tx, caller.once, SpawnView) or roster.reserve(
                 tx,
                 lead,
                 team_id,
@@ -85,7 +86,7 @@ class TeamService:
             )
 
         reserved = self._in_team(caller, reserve)
-        if isinstance(reserved, Recorded):
+        if not isinstance(reserved, MemberSnapshot):
             return reserved
         try:
             return self._finish_spawn(caller, reserved, prompt)

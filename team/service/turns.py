@@ -32,7 +32,7 @@ from team.model.claims import (
     Write,
 )
 from team.model.content import ContentBlock, text_block
-from team.model.errors import InvalidArgument, TurnConflict, TurnFenced
+from team.model.errors import InvalidArgument, LogDamaged, TurnConflict, TurnFenced
 from team.model.events import AssistantMessage, FileIntended, FileObserved, SessionCwd
 from team.model.ids import SessionId, new_token
 from team.model.slices import TurnSlice
@@ -48,6 +48,14 @@ _V = TypeVar("_V", bound=Value)
 _W = TypeVar("_W", bound=Value)
 Body = Callable[[Transaction, Run, TurnSlice], _V]
 CANDIDATES = 8
+
+
+class _UnreadableError(Exception):
+    """Rolls a claim back whose log cannot be read."""
+
+    def __init__(self, run: Run, fault: str) -> None:
+        super().__init__(fault)
+        self.run, self.fault = run, fault
 
 
 @dataclass(frozen=True)
@@ -77,7 +85,11 @@ class TurnService:
         )
 
     def claim(self, request: ClaimRequest) -> Claim | None:
-        """Compare-and-set a queued turn to running with the next epoch; idempotent by ``request_id``."""
+        """Compare-and-set a queued turn to running with the next epoch; idempotent by ``request_id``.
+
+        A turn whose log cannot be read ends as ``error/log-damaged``, and the next one is tried: the damage of one
+        Session must not stop the queue.
+        """
 
         def claim(tx: Transaction) -> Claim | None:
             earlier = runs.find_request(tx.connection, request.request_id)
@@ -88,10 +100,30 @@ class TurnService:
             for candidate in self._candidates(tx, request):
                 claimed = self._try_claim(tx, candidate, request)
                 if claimed is not None:
-                    return self._claim_of(tx, claimed, request.known)
+                    try:
+                        return self._claim_of(tx, claimed, request.known)
+                    except LogDamaged as error:
+                        raise _UnreadableError(candidate, error.message) from error
             return None
 
-        return self._store.writing(claim)
+        while True:
+            try:
+                return self._store.writing(claim)
+            except _UnreadableError as found:
+                self._end_unreadable(found.run, found.fault)
+
+    def _end_unreadable(self, unreadable: Run, fault: str) -> None:
+        def end(tx: Transaction) -> None:
+            tx.lock_team(unreadable.team_id)
+            header = sessions.find_session(tx.connection, unreadable.session_id).header
+            tx.lock_sessions(*turns.sessions_of_end(header))
+            run, turn = runs.find_run(tx.connection, unreadable.turn_id), tx.open_turn(unreadable.session_id)
+            if run is None or turn is None or run.state != "queued":
+                return
+            turn = turns.abandon_calls(tx, run.session_id, turn, turns.LOST_CALL)
+            turns.end(tx, run.session_id, turn, "error", code="log-damaged", message=fault)
+
+        self._store.writing(end)
 
     def _candidates(self, tx: Transaction, request: ClaimRequest) -> list[Run]:
         wanted = runs.find_run(tx.connection, request.turn_id) if request.turn_id else None
