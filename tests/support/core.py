@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, event, text
 
 from config.settings import Settings
 from team.log import runs
@@ -77,6 +77,7 @@ class Core:
         self.workspace = workspace
         self.database = Database(url)
         self.effects: list[Effects] = []
+        self.may_be_damaged = False
         chosen: dict[str, Any] = {"workspace_root": workspace, "model": "script:unused", **settings}
         self.store = Store(self.database, Settings(**chosen), request_header, self.effects.append, "workspace-1")
         self.sessions = SessionService(self.store)
@@ -163,6 +164,9 @@ class Core:
         assert claim.session_id == session_id
         return Agent(self, claim)
 
+    def agent_of(self, claim: Claim) -> "Agent":
+        return Agent(self, claim)
+
     # What the log and the rows say.
 
     def reading(self, body: Callable[[Connection], _R]) -> _R:
@@ -174,6 +178,20 @@ class Core:
 
     def head(self, session_id: str) -> HeadSlice:
         return self.reading(lambda connection: find_session(connection, session_id).head)
+
+    def statements(self, action: Callable[[], Any]) -> list[str]:
+        """The SQL that an action sends, without its values."""
+        sent: list[str] = []
+
+        def note(_c: Any, _k: Any, statement: str, _p: Any, _x: Any, _m: Any) -> None:
+            sent.append(statement)
+
+        event.listen(self.database.engine, "before_cursor_execute", note)
+        try:
+            action()
+        finally:
+            event.remove(self.database.engine, "before_cursor_execute", note)
+        return sent
 
     def head_team(self, session_id: str) -> TeamId:
         return self.reading(lambda connection: find_session(connection, session_id).header.team_id)

@@ -38,7 +38,8 @@ def _assert_sound(connection: Connection) -> None:
         _assert_history(found.header, events)
         _assert_turn(connection, session_id, found.head)
         _assert_board(found.header, events)
-        _assert_nobody_sleeps_on_input(session_id, found.head)
+        if _is_member(connection, found.header):
+            _assert_nobody_sleeps_on_input(session_id, found.head)
 
 
 def _assert_history(header: SessionHeader, events: list[Event]) -> None:
@@ -81,6 +82,14 @@ def _assert_turn(connection: Connection, session_id: SessionId, head: HeadSlice)
     open_waits = waits.turn_waits(connection, run.turn_id) if run else []
     if run is not None and run.state == "parked":
         assert open_waits, "a parked turn waits for nothing"
+
+
+def _is_member(connection: Connection, header: SessionHeader) -> bool:
+    """Whether accepted input of this Session may open turns: a root, or an active teammate."""
+    if header.depth == 0:
+        return True
+    snapshot = projections.member_by_session(connection, header.root_id, header.id)
+    return snapshot is not None and snapshot.phase == "active" and snapshot.provider != "external"
 
 
 def _assert_nobody_sleeps_on_input(session_id: SessionId, head: HeadSlice) -> None:
