@@ -4,7 +4,6 @@ import logging
 import signal
 import socket
 import sys
-from types import FrameType
 
 import structlog
 import uvicorn
@@ -15,6 +14,7 @@ from team.model.errors import ConfigurationInvalid, StoreUnavailable, TeamError
 
 MISCONFIGURED = 2
 STOP_SECONDS = 5
+KEEP_ALIVE_SECONDS = 75
 
 
 def main() -> int:
@@ -40,26 +40,27 @@ def main() -> int:
     except TeamError as error:
         sys.stderr.write(f"team: {error.message}\n")
         return MISCONFIGURED
-    server = uvicorn.Server(
+    server = _Server(
         uvicorn.Config(
             coordinator.application(),
             log_level="warning",
             access_log=False,
             timeout_graceful_shutdown=STOP_SECONDS,
-            timeout_keep_alive=75,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
         )
     )
-    address = listener.getsockname()
-    structlog.get_logger(__name__).info("coordinator ready", host=address[0], port=address[1])
-    # uvicorn raises the signal that stopped it once more; by then an orderly end has been reached.
+    # From here on a signal is an orderly end, also before the server has its own handlers and after it gave them back.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _stopped)
+        signal.signal(number, server.handle_exit)
     server.run(sockets=[listener])
     return 0
 
 
-def _stopped(_number: int, _frame: FrameType | None) -> None:
-    """Nothing is left to do when the server has ended."""
+class _Server(uvicorn.Server):
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        address = sockets[0].getsockname() if sockets else ("", 0)
+        structlog.get_logger(__name__).info("coordinator ready", host=address[0], port=address[1])
 
 
 def _listen(host: str, port: int) -> socket.socket:
