@@ -25,6 +25,7 @@ from tests.support.asking import (
     hello,
     run,
 )
+from tests.support.prefixes import assert_extends
 from tests.support.provider_replies import FakeCall, Reply
 from tests.support.provider_server import ProviderServer
 from tests.support.sessions import SYSTEM, SessionLog, load
@@ -52,23 +53,6 @@ def test_an_answer_has_its_text_reasoning_calls_and_usage_in_order(server: Provi
     assert (answer.model, answer.finish_reason) == (model, "tool-calls")
     assert (answer.usage.input_tokens, answer.usage.cached_tokens, answer.usage.output_tokens) == (100, 64, 20)
     assert pieces == ["Let me ", "look."]
-
-
-def messages_end(body: bytes) -> int:
-    """Where the messages array of a request body ends, its closing bracket not included."""
-    text = body.decode()
-    array = '"input":' if '"input":[' in text else '"messages":'
-    start = text.index(f"{array}[") + len(array)
-    _, end = json.JSONDecoder().raw_decode(text, start)
-    return len(text[: end - 1].encode())
-
-
-def assert_extends(before: bytes, after: bytes) -> None:
-    """The later request is the earlier one with messages added to its array: no other byte differs."""
-    old_end, new_end = messages_end(before), messages_end(after)
-    assert after[:old_end] == before[:old_end]
-    assert after[new_end:] == before[old_end:]
-    assert new_end > old_end
 
 
 def play_session(server: ProviderServer, model: str, log: SessionLog) -> None:
