@@ -1,6 +1,6 @@
 """TurnService: the worker's side. Claim, fenced writes, leases, recovery (DESIGN section 5)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -23,7 +23,6 @@ from team.model.claims import (
     HeartbeatResult,
     Held,
     IntentRequest,
-    Limits,
     PendingCall,
     ReleaseRequest,
     ResultRequest,
@@ -36,11 +35,11 @@ from team.model.errors import InvalidArgument, LogDamaged, TurnConflict, TurnFen
 from team.model.events import AssistantMessage, FileIntended, FileObserved, SessionCwd
 from team.model.ids import SessionId, new_token
 from team.model.slices import TurnSlice
-from team.model.tools import LOCAL_PARAMETERS
 from team.model.values import Value, text_fault
 from team.rules import identity, turns, waiting
 from team.rules.queue import queued_of, requeue
 from team.service.callers import CallRef, ClaimRef, Recorded, entry_of, open_call, require_claim, session_of
+from team.service.claims import claim_of, model_of
 from team.service.store import Store
 from team.service.workspace import ensure_workspace
 
@@ -96,12 +95,12 @@ class TurnService:
             if earlier is not None:
                 tx.lock_sessions(earlier.session_id)
                 current = runs.find_request(tx.connection, request.request_id)
-                return None if current is None else self._claim_of(tx, current, request.known)
+                return None if current is None else claim_of(self._store, tx, current, request.known)
             for candidate in self._candidates(tx, request):
                 claimed = self._try_claim(tx, candidate, request)
                 if claimed is not None:
                     try:
-                        return self._claim_of(tx, claimed, request.known)
+                        return claim_of(self._store, tx, claimed, request.known)
                     except LogDamaged as error:
                         raise _UnreadableError(candidate, error.message) from error
             return None
@@ -147,44 +146,6 @@ class TurnService:
             lease_until=tx.now + self._store.settings.lease_seconds,
         )
         return runs.find_run(tx.connection, run.turn_id) if claimed else None
-
-    def _claim_of(self, tx: Transaction, run: Run, known: Mapping[str, int]) -> Claim:
-        settings, session_id = self._store.settings, run.session_id
-        head, turn = tx.head(session_id), tx.open_turn(session_id)
-        assert turn is not None
-        assert run.token is not None
-        profile = self._store.profile(tx.header(session_id).profile)
-        after = known.get(session_id, 0)
-        if after > head.seq or after < head.compacted_seq:
-            after = 0
-        return Claim(
-            turn_id=run.turn_id,
-            epoch=run.epoch,
-            token=run.token,
-            session_id=session_id,
-            team_id=run.team_id,
-            member=run.member,
-            model=self._model(tx, session_id),
-            cwd=head.cwd,
-            workspace_id=self._store.workspace_id,
-            step=turn.step if turn.step_open else 0,
-            answered=turn.step_open and turn.answered,
-            attempt=run.attempts,
-            pending=turns.pending_calls(tx, session_id, turn) if turn.step_open else (),
-            history_after=after,
-            history=tuple(read_history(tx.connection, session_id, after, head.compacted_seq)),
-            files=tuple(projections.files(tx.connection, session_id)),
-            local_tools=tuple(tool for tool in profile.tools if tool in LOCAL_PARAMETERS),
-            limits=Limits(
-                max_steps=profile.max_steps or settings.max_steps,
-                lease_seconds=settings.lease_seconds,
-                output_bytes=settings.output_bytes,
-            ),
-        )
-
-    def _model(self, tx: Transaction, session_id: SessionId) -> str:
-        profile = self._store.profile(tx.header(session_id).profile)
-        return tx.head(session_id).model or profile.model or self._store.settings.model or "none"
 
     def boundary(self, ref: ClaimRef, request: BoundaryRequest) -> BoundaryResult:
         """End the open step and go on: the next step with its new input, or the claim is over (parked, ended).
@@ -235,7 +196,7 @@ class TurnService:
             message = f"The turn took {turn.step} steps, its limit."
             turns.end(tx, session_id, turn, "max-steps", message=message)
             return BoundaryResult(action="ended", reason="max-steps")
-        header = self._store.header_of(profile, self._model(tx, session_id))
+        header = self._store.header_of(profile, model_of(self._store, tx, session_id))
         step = turns.start_step(tx, session_id, turn, header, self._identity(tx, session_id))
         return BoundaryResult(action="step", step=step)
 
