@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 HERE = Path(__file__).resolve().parent
 PROMPT = "Do what TASK.md says."
@@ -72,18 +71,6 @@ class Demo:
                 process.wait()
                 raise
 
-    def team_json(self, *arguments: str) -> dict[str, Any]:
-        """Run one ``team`` command and decode what it prints."""
-        answer = subprocess.run(
-            self._command((*arguments, "--json")),
-            cwd=self.checkout,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            check=True,
-        )
-        decoded: dict[str, Any] = json.loads(answer.stdout)
-        return decoded
-
     def _command(self, arguments: tuple[str, ...]) -> list[str]:
         return [sys.executable, "-m", "team.cli.main", *arguments]
 
@@ -103,20 +90,22 @@ def play(demo: Demo) -> list[str]:
     if before.returncode == 0:
         return ["The sample's tests pass before anything was done."]
 
+    report = demo.directory / "report.json"
     code = demo.team(
         *("run", "--profile", "team", "--model", f"script:{HERE / 'scenario.yaml'}"),
-        *("--workers", str(demo.workers), "--slots", "1", "--limit-minutes", "5", PROMPT),
+        *("--workers", str(demo.workers), "--slots", "1", "--limit-minutes", "5"),
+        *("--report", str(report), PROMPT),
     )
     faults = [] if code == 0 else [f"team run ended with exit code {code}."]
-    if not (demo.directory / "data").is_dir():
+    if not report.exists():
         return faults
 
     after = demo.tests()
     print(f"\nits tests after:   {verdict(after)}")
     if after.returncode != 0:
         faults.append("The sample's tests still fail.")
-    sessions = demo.team_json("sessions")["sessions"]
-    used = sorted({str(worker) for session in sessions for worker in session.get("workers", [])})
+    workers: dict[str, list[str]] = json.loads(report.read_text())["workers"]
+    used = sorted({worker for names in workers.values() for worker in names})
     print(f"workers that ran:  {', '.join(used) or 'none'}")
     expected = min(demo.workers, BUSY_AT_ONCE)
     if len(used) < expected:

@@ -64,6 +64,7 @@ LimitMinutes = Annotated[
         show_default="no limit",
     ),
 ]
+Report = Annotated[Path | None, typer.Option(help="Also write the outcome as JSON to this file.", show_default="none")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document for a machine instead.")]
 SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="A Session id.")]
 
@@ -117,6 +118,7 @@ def run(
     workers: Workers = 1,
     slots: Slots = None,
     limit_minutes: LimitMinutes = None,
+    report: Report = None,
     as_json: AsJson = False,
 ) -> int:
     """Run one task to its end: on a live coordinator if there is one, else on an embedded stack of its own."""
@@ -126,7 +128,7 @@ def run(
     if not text.strip():
         raise ConfigurationInvalid("The prompt is empty; say what is to be done.")
     return run_new(
-        RunOptions(settings, directory, _staffed(workers), limit_minutes, as_json),
+        RunOptions(settings, directory, _staffed(workers), limit_minutes, report, as_json),
         prompt=text,
         profile=profile,
         model=resolve_model(settings.model) if settings.model else None,
@@ -142,11 +144,12 @@ def resume(
     workers: Workers = 1,
     slots: Slots = None,
     limit_minutes: LimitMinutes = None,
+    report: Report = None,
     as_json: AsJson = False,
 ) -> int:
     """Continue an unfinished run from its log and follow it to its end."""
     settings = read_settings(slots=slots, workspace_root=workspace)
-    options = RunOptions(settings, Path.cwd(), _staffed(workers), limit_minutes, as_json)
+    options = RunOptions(settings, Path.cwd(), _staffed(workers), limit_minutes, report, as_json)
     return run_again(options, session_id=session, prompt=prompt)
 
 

@@ -42,6 +42,7 @@ class RunOptions:
     directory: Path
     workers: int
     limit_minutes: float | None
+    report: Path | None
     as_json: bool
 
 
@@ -218,12 +219,15 @@ def _run(
                 log = f"`team log {session_id}`" + (f", in {link.data_dir}" if link.data_dir is not None else "")
         except Interrupted:
             return _interrupted(console, session_id, as_json=options.as_json)
+    report = json.dumps({**outcome.to_json(), "dataDir": str(link.data_dir) if link.data_dir else None})
     if options.as_json:
-        print(json.dumps({**outcome.to_json(), "dataDir": str(link.data_dir) if link.data_dir else None}))
+        print(report)
     else:
         print_outcome(console, outcome, log)
         if not outcome.is_done:
             console.print(f"continue with: team resume {session_id} [PROMPT]", markup=False, soft_wrap=True)
+    if options.report is not None:
+        _write(options.report, report)
     if trouble is not None:
         raise trouble
     return DONE if outcome.is_done else FAILED
@@ -244,6 +248,13 @@ def _conclude(link: Link, outcome: Outcome) -> TeamError | None:
     except TeamError as error:
         return error
     return None
+
+
+def _write(path: Path, report: str) -> None:
+    try:
+        path.write_text(report + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationInvalid(f"The report cannot be written to {path} ({error.strerror}).") from error
 
 
 def _interrupted(console: Console, session_id: str | None, *, as_json: bool) -> int:

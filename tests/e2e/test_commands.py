@@ -102,33 +102,41 @@ def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
     return [each for each in processes if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_a_run_of_its_own_answers_and_leaves_a_log_to_look_at(
-    tmp_path: Path, kind: str, request: pytest.FixtureRequest
-) -> None:
-    variables = {"database_url": request.getfixturevalue("postgres_url")} if kind == "postgresql" else {}
-    place = Place(tmp_path, QUICK, **{f"TEAM_{name.upper()}": str(value) for name, value in variables.items()})
-    outcome = place.json("run", "Say hello.", "--json")
+def test_a_run_of_its_own_answers_and_leaves_a_log_to_look_at(tmp_path: Path) -> None:
+    """Its provider key is stored nowhere, and a worker has forgotten it by the time that it runs a command."""
+    place = Place(tmp_path, QUICK.replace("echo hello", "env; echo hello"), OPENAI_API_KEY="sk-canary-4711")
+    outcome = place.json("run", "Say hello.", "--json", "--report", "report.json")
     assert outcome["status"] == "done"
     assert outcome["answer"] == "The shell said hello."
     assert outcome["workers"] == {"lead": ["worker-1"]}
+    assert json.loads((place.work / "report.json").read_text()) == outcome
     assert live_stack(place.data) is None
-
-    session = outcome["session"]
-    shown = place.json("show", session, "--json")
-    assert shown["session"]["lastEnd"]["reason"] == "completed"
-    assert shown["session"]["cwd"] == str(place.work)
     report = place.json("doctor", "--json")
-    assert report["ok"]
-    assert [row["id"] for row in report["sessions"]] == [session]
-    log = place.team("log", session)
-    assert log.returncode == 0, log.stderr
-    assert "bash  command=echo hello" in log.stdout
-    exported = place.team("log", session, "--jsonl").stdout.splitlines()
-    assert session in exported[0]
-    numbers = [line["seq"] for line in map(json.loads, exported) if "seq" in line]
-    assert numbers == list(range(1, shown["session"]["lastSeq"] + 1))
-    assert place.team("log", "no-such-session", "--jsonl").returncode == 2
+    session = outcome["session"]
+    assert (report["ok"], [row["id"] for row in report["sessions"]]) == (True, [session])
+    stored = b"".join(path.read_bytes() for path in place.data.rglob("*") if path.is_file())
+    assert b"sk-canary-4711" not in stored
+
+    with running_stack(tmp_path, workers=0):
+        shown = place.json("show", session, "--json")
+        assert shown["session"]["lastEnd"]["reason"] == "completed"
+        assert shown["session"]["cwd"] == str(place.work)
+        log = place.team("log", session)
+        assert log.returncode == 0, log.stderr
+        assert "bash  command=env; echo hello" in log.stdout
+        exported = place.team("log", session, "--jsonl").stdout.splitlines()
+        assert session in exported[0]
+        numbers = [line["seq"] for line in map(json.loads, exported) if "seq" in line]
+        assert numbers == list(range(1, shown["session"]["lastSeq"] + 1))
+        assert place.team("log", "no-such-session", "--jsonl").returncode == 2
+
+
+def test_a_run_on_postgresql(tmp_path: Path, postgres_url: str) -> None:
+    place = Place(tmp_path, QUICK, TEAM_DATABASE_URL=postgres_url)
+    outcome = place.json("run", "Say hello.", "--json")
+    assert (outcome["status"], outcome["answer"]) == ("done", "The shell said hello.")
+    assert place.json("doctor", "--json")["ok"]
+    assert not (place.data / "team.db").exists()
 
 
 def test_runs_share_a_stack_that_is_up_and_leave_it_up(tmp_path: Path) -> None:
@@ -176,11 +184,14 @@ def update(task_id: str, revision: int) -> dict[str, Any]:
     return {"task_id": task_id, "expected_revision": revision, "action": "claim"}
 
 
-def test_interrupt_ends_the_turn_and_the_run_tells_so(tmp_path: Path) -> None:
+def test_a_second_run_is_refused_and_interrupt_ends_the_first(tmp_path: Path) -> None:
     place = Place(tmp_path, LASTING)
     with place.begun("run", "Work.") as run, attached(place.data) as stack:
         session = wait_until(stack.operator.sessions, "the Session")[0].id
         wait_until(lambda: (turn := stack.operator.session(session).turn) and turn.state == "running", "its turn", 30)
+        refused = place.team("run", "Too.")
+        assert refused.returncode == 2
+        assert f"(process {run.process.pid})" in refused.stderr
         assert place.json("interrupt", session, "--json")["previousStatus"] == "running"
         assert run.wait(60) == 1
     assert "the Lead's last turn ended aborted" in run.text()
@@ -234,28 +245,6 @@ def test_a_run_at_its_limit_is_incomplete_and_stops(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "the time limit was reached" in done.stdout
     assert live_stack(place.data) is None
-
-
-def test_a_second_run_on_the_same_data_is_refused(tmp_path: Path) -> None:
-    place = Place(tmp_path, LASTING)
-    with place.begun("run", "Work.") as run, attached(place.data):
-        refused = place.team("run", "Too.")
-        assert refused.returncode == 2
-        assert f"(process {run.process.pid})" in refused.stderr
-        (place.work / "go").touch()
-        assert run.wait(60) == 0, run.text()
-
-
-def test_keys_are_known_to_workers_alone(tmp_path: Path) -> None:
-    """A worker has forgotten its key by the time that it runs a command."""
-    script = QUICK.replace("echo hello from $PWD", "env; echo hello")
-    place = Place(tmp_path, script, OPENAI_API_KEY="sk-canary-4711")
-    with place.begun("up", "--port", "0") as wrong:
-        assert wrong.wait(30) == 2  # a port of 0 is a usage error
-    outcome = place.json("run", "Begin.", "--json")
-    assert outcome["status"] == "done"
-    stored = b"".join(path.read_bytes() for path in place.data.rglob("*") if path.is_file())
-    assert b"sk-canary-4711" not in stored
 
 
 def test_up_starts_again_what_ends(tmp_path: Path) -> None:

@@ -14,6 +14,9 @@ import redis
 
 from team.cli.client import Operator
 from team.cli.places import StackRecord, live_stack
+from team.log import sessions
+from team.log.database import Database
+from team.log.events import stream_events
 from team.model.events import Event
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
@@ -83,6 +86,19 @@ class Command:
         self.process.wait()
 
 
+def stored_logs(database_url: str) -> dict[str, list[Event]]:
+    """Every Session's log by its id, read from a store that nobody serves."""
+    database = Database(database_url)
+    try:
+        with database.reading() as connection:
+            return {
+                found.header.id: list(stream_events(connection, found.header.id))
+                for found in sessions.list_sessions(connection)
+            }
+    finally:
+        database.close()
+
+
 class LiveStack:
     """A running stack, seen through its record and its API."""
 
@@ -115,7 +131,7 @@ class LiveStack:
         """Drop every key of the embedded broker."""
         client = self.broker()
         try:
-            client.execute_command("FLUSHALL")  # pyright: ignore[reportUnknownMemberType]  # untyped library
+            wait_until(lambda: _flushed(client), "the broker to take a FLUSHALL")
         finally:
             client.close()
 
@@ -126,6 +142,15 @@ class LiveStack:
     def close(self) -> None:
         """Close the client; the stack is its owner's."""
         self.operator.__exit__(None, None, None)
+
+
+def _flushed(client: redis.Redis) -> bool:
+    """Flush; False while a server that was started again does not listen yet."""
+    try:
+        client.execute_command("FLUSHALL")  # pyright: ignore[reportUnknownMemberType]  # untyped library
+    except redis.ConnectionError:
+        return False
+    return True
 
 
 @contextmanager

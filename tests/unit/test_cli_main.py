@@ -9,14 +9,17 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 import pytest
+from typer.testing import CliRunner
 
+from team.cli.main import app
 from tests.support.http import Answer, Asked, RecordingServer
 from tests.support.ports import free_port
+from tests.support.processes import MARKER
 
-ROOT = Path(__file__).parents[2]
 COMMANDS = {"run", "resume", "up", "coordinator", "worker"} | {
     "sessions",
     "show",
@@ -27,39 +30,43 @@ COMMANDS = {"run", "resume", "up", "coordinator", "worker"} | {
     "doctor",
 }
 
-Team = Callable[..., subprocess.CompletedProcess[str]]
+
+class Done(NamedTuple):
+    """How a command ended and what it printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Team = Callable[..., Done]
 
 
 @pytest.fixture
-def team(tmp_path: Path) -> Team:
-    """Runs the command in a directory of its own; variables are given by name, without TEAM_."""
+def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Team:
+    """Runs the command, in this process, in a directory of its own; settings are given by name, without TEAM_."""
     (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    for name in list(os.environ):
+        if name.endswith("_API_KEY") or (name.startswith("TEAM_") and name != MARKER):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("TEAM_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TERM", "dumb")
 
-    def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        inherited = {k: v for k, v in os.environ.items() if not k.endswith("_API_KEY")}
-        settings = {f"TEAM_{name.upper()}": value for name, value in variables.items()}
-        return subprocess.run(
-            [sys.executable, "-m", "team.cli.main", *arguments],
-            cwd=tmp_path / "work",
-            env={
-                **inherited,
-                "PYTHONPATH": str(ROOT),
-                "TEAM_DATA_DIR": str(tmp_path / "data"),
-                "COLUMNS": "200",
-                "NO_COLOR": "1",
-                **settings,
-            },
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+    def run(*arguments: str, **variables: str) -> Done:
+        with monkeypatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(f"TEAM_{name.upper()}", value)
+            result = CliRunner().invoke(app, list(arguments))
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return Done(result.exit_code, result.stdout, result.stderr)
 
     return run
 
 
-def refused(done: subprocess.CompletedProcess[str], *phrases: str) -> None:
+def refused(done: Done, *phrases: str) -> None:
     """Exit code 2, and one sentence that holds every phrase."""
     assert done.returncode == 2, done.stdout + done.stderr
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
@@ -239,8 +246,23 @@ def test_the_exit_of_doctor_tells_whether_replay_equals_projections(team: Team) 
         assert team("doctor", **remote(server)).returncode == 0
 
 
-def test_nothing_is_left_of_a_command_that_was_refused(team: Team, tmp_path: Path) -> None:
-    team("up", database_url="postgresql+psycopg://127.0.0.1:1/x")
+def test_as_a_process_it_refuses_in_one_sentence_and_leaves_nothing_running(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "team.cli.main", "up"],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+            "TEAM_DATA_DIR": str(tmp_path / "data"),
+            "TEAM_DATABASE_URL": "postgresql+psycopg://127.0.0.1:1/x",
+        },
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    refused(Done(done.returncode, done.stdout, done.stderr), "The database at 127.0.0.1:1")
     mine: list[int] = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
