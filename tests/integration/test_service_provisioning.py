@@ -1,11 +1,11 @@
-"""Creating teammates: two commits, crashes between them, recovery from the child's own log, forks."""
+"""Creating teammates: two commits, crashes between them, recovery from the child's own log."""
 
 from typing import Any
 
 import pytest
 
 from team.log.transaction import Transaction
-from team.model.content import ToolCallBlock, text_block
+from team.model.content import text_block
 from team.model.errors import StoreUnavailable
 from team.model.events import (
     EventData,
@@ -16,7 +16,6 @@ from team.model.events import (
 )
 from team.model.ids import MessageId, SessionId
 from team.model.snapshots import DelegationSource, SessionHeader
-from team.service.callers import Caller, Once
 from team.service.teams import TeamService
 from tests.integration.conftest import MakeCore
 from tests.support.core import Agent, Core, Vanished, code_of, codes, decoded, together
@@ -368,158 +367,3 @@ class TestReconciliation:
         origin = {"session_id": lead, "through": 3}
         child(core, bob, lead, described("fork"), claimed_into_history(lead), forked_from=origin, seed_through=2)
         assert self.settled(core, lead) == "failed"
-
-
-class TestFork:
-    def lead_with_history(self, core: Core) -> SessionId:
-        lead = core.lead("first")
-        agent = core.agent(lead)
-        agent.ask(("team_task_create", {"subject": "s", "description": "d"}), ("read", {"path": "f"}))
-        agent.run_call(0)
-        agent.local_result(1, "content of f")
-        agent.begin()
-        agent.finish("understood")
-        core.prompt(lead, "second")
-        return lead
-
-    def test_a_fork_starts_with_the_leads_finished_turns_and_no_more(self, core: Core) -> None:
-        lead = self.lead_with_history(core)
-        agent = core.agent(lead)
-        spawned = agent.call("spawn_teammate", name="bob", description="d", prompt="begin", context="fork")
-        assert (spawned["member"]["provider"], spawned["member"]["context"]) == ("fork", "fork")
-        bob = core.sessions.member_session(lead, "bob")
-        seed = [event.type for event in core.log(bob)]
-        assert seed == [
-            "subagent/descriptor",
-            "request/header",
-            "user/message",
-            "user/message",
-            "assistant/message",
-            "tool/call",
-            "tool/call",
-            "team/task",
-            "tool/result",
-            "tool/result",
-            "assistant/message",
-            "agent/inbox/inserted",
-            "turn/start",
-        ]
-        theirs, ours = core.log(lead), core.log(bob)
-        inherited = [event.data for event in theirs if event.type in set(seed[1:11])][:10]
-        assert [event.data for event in ours[1:11]] == inherited
-
-    def test_its_requests_begin_with_the_leads_bytes(self, core: Core) -> None:
-        lead = self.lead_with_history(core)
-        boss = core.agent(lead)
-        boss.call("spawn_teammate", name="bob", description="d", prompt="begin", context="fork")
-        mate = core.agent(core.sessions.member_session(lead, "bob"))
-        mate.begin()
-        mine = [entry.model_dump(exclude={"seq"}) for entry in boss.history]
-        its = [entry.model_dump(exclude={"seq"}) for entry in mate.history]
-        shared = 7
-        assert its[:shared] == mine[:shared]
-        assert [entry["kind"] for entry in its[shared:]] == ["user", "user"]
-        assert its[shared]["source"]["kind"] == "runtime-context"
-        assert "You are the teammate bob" in its[shared]["content"][0]["text"]
-        assert "inherited" in its[shared]["content"][0]["text"]
-        assert its[shared + 1]["content"][0]["text"] == "begin"
-
-    def test_inherited_team_records_are_not_its_own(self, core: Core) -> None:
-        lead = self.lead_with_history(core)
-        bob = core.spawn(lead, "bob", context="fork")
-        assert core.head(bob).last_task_number == 0
-        assert [task["id"] for task in core.act(bob, "team_task_list")["tasks"]] == ["task-1"]
-
-    def test_inherited_call_ids_are_never_used_again(self, core: Core) -> None:
-        lead = self.lead_with_history(core)
-        used = [event.data["callId"] for event in core.log(lead) if event.type == "tool/call"]
-        agent = core.agent(core.spawn(lead, "bob", context="fork"))
-        result = agent.answer(ToolCallBlock(call_id=used[0], name="read", arguments="{}"), finish="tool-calls")
-        assert result.calls[0].call_id not in used
-        agent.local_result()
-
-    def test_a_fork_without_a_finished_turn_is_empty_but_still_a_fork(self, core: Core) -> None:
-        lead = core.lead("go")
-        agent = core.agent(lead)
-        agent.call("spawn_teammate", name="bob", description="d", prompt="begin", context="fork")
-        bob = core.sessions.member_session(lead, "bob")
-        assert core.types(bob) == ["subagent/descriptor", "agent/inbox/inserted", "turn/start"]
-        assert core.member(lead, "bob")["provider"] == "fork"
-
-    def test_it_is_captured_once(self, core: Core) -> None:
-        lead = self.lead_with_history(core)
-        bob = core.spawn(lead, "bob", context="fork")
-        before = core.types(bob)
-        core.agent(lead).finish("later")
-        assert core.types(bob) == before
-
-
-class TestIdempotentRequests:
-    def once(self, key: str = "k", request: str = "hash") -> Once:
-        return Once("me", key, request)
-
-    def spawn(self, core: Core, lead: SessionId, once: Once) -> object:
-        caller = Caller(lead, actor="me", once=once)
-        return core.teams.spawn(caller, name="bob", description="d", prompt="begin")
-
-    def test_a_repeated_creation_returns_its_first_response(self, core: Core) -> None:
-        lead = core.lead()
-        first = self.spawn(core, lead, self.once())
-        before = core.count()
-        assert self.spawn(core, lead, self.once()) == first
-        assert core.count() == before
-
-    def test_a_creation_repeated_at_once_happens_once(self, core: Core) -> None:
-        for _ in range(4):
-            lead = core.lead()
-            once = self.once(key=lead)
-            results = together(*([lambda s=lead, o=once: self.spawn(core, s, o)] * 3))
-            assert codes(results) == ["ok"] * 3
-            assert phases(core, lead) == ["provisioning", "active"]
-
-    def test_a_request_repeated_at_once_happens_once(self, core: Core) -> None:
-        lead = core.lead()
-        core.idle(lead, "bob")
-        for number in range(6):
-            once = self.once(key=str(number))
-            caller = Caller(lead, actor="me", once=once)
-            before = core.types(core.sessions.member_session(lead, "bob")).count("agent/inbox/inserted")
-            sent = together(*([lambda c=caller: core.teams.send(c, target="bob", message="m")] * 3))
-            assert codes(sent) == ["ok"] * 3
-            assert len({view.message_id for view in sent}) == 1
-            after = core.types(core.sessions.member_session(lead, "bob")).count("agent/inbox/inserted")
-            assert after == before + 1
-
-    def test_a_session_created_twice_at_once_is_one(self, core: Core) -> None:
-        def create() -> str:
-            return core.sessions.create(
-                cwd=".", profile="team", model=None, prompt="p", actor="me", once=self.once("new")
-            ).id
-
-        ids = together(*([create] * 4))
-        assert codes(ids) == ["ok"] * 4
-        assert len({*ids}) == 1
-        assert len(core.sessions.all()) == 1
-
-    def test_a_key_means_one_request(self, core: Core) -> None:
-        lead = core.lead()
-        once = self.once()
-        first = core.sessions.prompt(lead, text="a", delivery="turn", actor="me", once=once)
-        assert core.sessions.prompt(lead, text="a", delivery="turn", actor="me", once=once) == first
-        other = Once("me", "k", "another hash")
-        refused = together(lambda: core.sessions.prompt(lead, text="b", delivery="turn", actor="me", once=other))
-        assert codes(refused) == ["IDEMPOTENCY_CONFLICT"]
-        somebody = Once("you", "k", "another hash")
-        assert core.sessions.prompt(lead, text="b", delivery="turn", actor="you", once=somebody) != first
-        assert len([t for t in core.types(lead) if t == "agent/inbox/inserted"]) == 2
-
-    def test_old_keys_are_forgotten_on_request(self, core: Core) -> None:
-        lead = core.lead()
-        once = self.once()
-        core.sessions.prompt(lead, text="a", delivery="turn", actor="me", once=once)
-        core.sessions.forget_old(3_600)
-        assert core.sessions.prompt(lead, text="a", delivery="turn", actor="me", once=once)
-        assert core.head(lead).pending == 1
-        core.sessions.forget_old(-1)
-        core.sessions.prompt(lead, text="a", delivery="turn", actor="me", once=once)
-        assert core.head(lead).pending == 2
