@@ -104,14 +104,14 @@ class Core:
         delivery = "steer" if steer else "turn"
         return self.sessions.prompt(session_id, text=words, delivery=delivery, actor="tester", once=None).message_id
 
-    def act(self, session_id: str, tool: str, **arguments: Any) -> Any:
+    def act(self, session_id: str, tool: str, /, **arguments: Any) -> Any:
         """Run a tool as this Session's member, on behalf of an operator; the decoded result."""
         outcome = self.tools.execute(Caller(SessionId(session_id), actor="tester"), tool, json.dumps(arguments))
         assert outcome is not None
         assert not isinstance(outcome, Recorded)
         return json.loads(outcome.model_dump_json(by_alias=True, exclude_none=True))
 
-    def refused(self, session_id: str, tool: str, **arguments: Any) -> str:
+    def refused(self, session_id: str, tool: str, /, **arguments: Any) -> str:
         """The code of the error that a tool call raises."""
         try:
             result = self.act(session_id, tool, **arguments)
