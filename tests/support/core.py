@@ -1,6 +1,7 @@
 """The core in one process: services over a fresh database, and an agent that plays the worker's part by hand."""
 
 import json
+import secrets
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -85,8 +86,6 @@ class Core:
         self.turns = TurnService(self.store)
         self.recovery = RecoveryService(self.store)
         self.tools = ToolExecutor(self.teams, self.turns)
-        self._requests = 0
-        self._counting = threading.Lock()
 
     def close(self) -> None:
         self.database.close()
@@ -148,11 +147,8 @@ class Core:
     # What workers do.
 
     def claim_request(self, turn_id: str | None = None, worker: str = "w1", **more: Any) -> ClaimRequest:
-        with self._counting:
-            self._requests += 1
-            number = self._requests
         return ClaimRequest.model_validate(
-            {"request_id": f"request-{number}", "worker": worker, "turn_id": turn_id, "queues": ("turns",), **more}
+            {"request_id": secrets.token_hex(8), "worker": worker, "turn_id": turn_id, "queues": ("turns",), **more}
         )
 
     def agent(self, session_id: str, worker: str = "w1", **more: Any) -> "Agent":
