@@ -6,12 +6,16 @@ from typing import Any, TypeVar
 from fastapi import Request, Response
 from pydantic import BaseModel, ValidationError
 
+from team.model.claims import ErrorResponse
 from team.model.errors import RequestInvalid, TeamError, error_json
 from team.model.events import first_fault
 from team.model.values import decode_json
 
 _M = TypeVar("_M", bound=BaseModel)
 
+ERRORS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": ErrorResponse, "description": "The error says what to do next; nothing was changed."}
+}
 MAX_BODY_BYTES = 1_048_576
 MAX_WORKER_BODY_BYTES = 33_554_432
 

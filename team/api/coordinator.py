@@ -13,6 +13,8 @@ from config.settings import Settings
 from team.api.bodies import reply_error
 from team.api.public_routes import public_router
 from team.api.security import HostCheck, bearer, require_token
+from team.api.tool_routes import tool_router
+from team.api.transfer_routes import transfer_router
 from team.api.worker_routes import worker_router
 from team.dispatch.edges import EdgeSignals, EdgeSubscriber
 from team.dispatch.loops import Loops
@@ -24,6 +26,7 @@ from team.service.recovery import RecoveryService
 from team.service.sessions import SessionService
 from team.service.store import Store
 from team.service.teams import TeamService
+from team.service.transfers import TransferService
 from team.service.turns import TurnService
 from team.service.workspace import ensure_workspace
 from team.tools.catalog import request_header
@@ -48,6 +51,7 @@ class Coordinator:
             self.database, settings, request_header, self.outbox, ensure_workspace(settings.workspace_root)
         )
         self.sessions = SessionService(self.store)
+        self.transfers = TransferService(self.store)
         self.teams = TeamService(self.store)
         self.turns = TurnService(self.store)
         self.recovery = RecoveryService(self.store)
@@ -86,10 +90,12 @@ class Coordinator:
         app.add_exception_handler(TeamError, _team_error)
         app.add_exception_handler(RequestValidationError, _invalid)
         app.add_exception_handler(HTTPException, _http_error)
-        app.include_router(
-            public_router(self.sessions, self.teams, self.tools, self.signals),
-            dependencies=[Depends(bearer(self._operator, "operator"))],
-        )
+        for router in (
+            public_router(self.sessions),
+            transfer_router(self.transfers),
+            tool_router(self.sessions, self.teams, self.tools, self.signals),
+        ):
+            app.include_router(router, dependencies=[Depends(bearer(self._operator, "operator"))])
         app.include_router(
             worker_router(self.turns, self.tools), dependencies=[Depends(bearer(self._worker, "worker"))]
         )

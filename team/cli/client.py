@@ -94,11 +94,9 @@ class Operator:
         """End the Session's open turn as aborted; pending input stays, held."""
         return self._post(f"/v1/sessions/{_part(session_id)}/interrupt", {})
 
-    def close_team(self, team_id: str) -> None:
-        """Close a Team. A coordinator without this operation is left as it is."""
-        answer = self._send("POST", f"/v1/teams/{_part(team_id)}/close", body={})
-        if answer.status_code not in {404, 405}:
-            self._judge(answer)
+    def close_team(self, team_id: str) -> dict[str, Any]:
+        """Close admission to a Team and stop its live turns; who was interrupted."""
+        return self._post(f"/v1/teams/{_part(team_id)}/close", {})
 
     def tool(self, team_id: str, target: str, tool: str, parameters: Mapping[str, Any], *, wait: float) -> RawAnswer:
         """Run one tool as a member and return what came back, errors of the coordinator included.
@@ -129,6 +127,19 @@ class Operator:
                 answer.read()
                 self._judge(answer)
             yield from answer.iter_lines()
+
+    def fork(self, session_id: str, model: str | None) -> str:
+        """A new root with the conversation of a Session's completed turns; its id."""
+        answer = self._post(f"/v1/sessions/{_part(session_id)}/fork", {} if model is None else {"model": model})
+        return str(answer["id"])
+
+    def select_model(self, session_id: str, model: str) -> SessionView:
+        """Choose the model of a Session's next requests."""
+        return self._read(SessionView, self._post(f"/v1/sessions/{_part(session_id)}/model", {"model": model}))
+
+    def import_log(self, content: bytes) -> dict[str, Any]:
+        """Import exported Session trees, all or none."""
+        return self._judge(self._http.post("/v1/import", content=content, timeout=600.0))
 
     def _get(self, path: str, **query: int) -> dict[str, Any]:
         return self._judge(self._send("GET", path, query=query))

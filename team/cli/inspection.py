@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 from rich.console import Console
 from rich.text import Text
 
+from config.models import resolve_model
 from config.settings import Settings
 from team.cli.client import Operator
 from team.cli.faults import DONE, FAILED
@@ -108,6 +109,44 @@ def interrupt(settings: Settings, session_id: str, *, as_json: bool) -> int:
     with connected(settings) as operator:
         answer = operator.interrupt(session_id)
     print(json.dumps(answer) if as_json else f"was {answer.get('previousStatus')}")
+    return DONE
+
+
+def fork(settings: Settings, session_id: str, model: str | None, *, as_json: bool) -> int:
+    """Make a new root with the conversation of a Session's completed turns."""
+    chosen = None if model is None else resolve_model(model)
+    with connected(settings) as operator:
+        forked = operator.fork(session_id, chosen)
+    print(json.dumps({"id": forked}) if as_json else forked)
+    return DONE
+
+
+def select_model(settings: Settings, session_id: str, model: str, *, as_json: bool) -> int:
+    """Choose the model of a Session's next requests."""
+    with connected(settings) as operator:
+        view = operator.select_model(session_id, resolve_model(model))
+    print(json.dumps(view.to_wire()) if as_json else f"{session_id} uses {view.model} from its next request on")
+    return DONE
+
+
+def close(settings: Settings, team_id: str, *, as_json: bool) -> int:
+    """Close admission to a Team and stop every live turn of it."""
+    with connected(settings) as operator:
+        answer = operator.close_team(team_id)
+    stopped = ", ".join(answer.get("interrupted", [])) or "nobody was running"
+    print(json.dumps(answer) if as_json else f"closed; interrupted: {stopped}")
+    return DONE
+
+
+def import_log(settings: Settings, path: Path, *, as_json: bool) -> int:
+    """Import exported Session trees, all of the file or nothing."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RequestInvalid(f"{path} cannot be read: {error.strerror}.") from error
+    with connected(settings) as operator:
+        answer = operator.import_log(content)
+    print(json.dumps(answer) if as_json else f"imported {len(answer['sessions'])} Sessions, {answer['events']} events")
     return DONE
 
 

@@ -243,6 +243,48 @@ def interrupt(session: SessionId, as_json: AsJson = False) -> int:
 
 @app.command()
 @reported
+def fork(
+    session: SessionId,
+    model: Annotated[str | None, typer.Option(help="Model of the fork; default the Session's own.")] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Make a new root with the conversation of a Session's completed turns; its Team starts empty."""
+    return inspection.fork(read_settings(), session, model, as_json=as_json)
+
+
+@app.command()
+@reported
+def model(
+    session: SessionId,
+    name: Annotated[str, typer.Argument(help="Such as openai-chat:NAME.")],
+    as_json: AsJson = False,
+) -> int:
+    """Choose the model of a Session's next requests."""
+    return inspection.select_model(read_settings(), session, name, as_json=as_json)
+
+
+@app.command()
+@reported
+def close(
+    team_id: Annotated[str, typer.Argument(metavar="TEAM", help="The Team: the Session id of its Lead.")],
+    as_json: AsJson = False,
+) -> int:
+    """Close a Team: no new work, and every live turn of it is stopped. A prompt opens it again."""
+    return inspection.close(read_settings(), team_id, as_json=as_json)
+
+
+@app.command("import")
+@reported
+def import_(
+    file: Annotated[Path, typer.Argument(help="What `team log --jsonl` wrote.")],
+    as_json: AsJson = False,
+) -> int:
+    """Import exported Sessions, all of the file or nothing; open turns go on here."""
+    return inspection.import_log(read_settings(), file, as_json=as_json)
+
+
+@app.command()
+@reported
 def tool(
     team_id: Annotated[str, typer.Argument(metavar="TEAM", help="The Team: the Session id of its Lead.")],
     member: Annotated[str, typer.Argument(help="The member that acts: lead, or a teammate's name.")],

@@ -1,13 +1,12 @@
 """SessionService: what people and programs outside do with Sessions and Teams."""
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from sqlalchemy import Connection
 
 from team.log import operations, projections, runs, sessions, waits
-from team.log.events import count_events, read_events, stream_events
+from team.log.events import count_events, read_events
 from team.log.sessions import LockedSession
 from team.log.transaction import Transaction
 from team.model.errors import DisposalTimeout, OutsideWorkspace, RequestInvalid, SessionNotFound, TeamError
@@ -262,26 +261,6 @@ class SessionService:
         with self._store.reading() as connection:
             head = sessions.find_session(connection, session_id).head
             return read_events(connection, session_id, after, limit), head.seq
-
-    def export(self, session_id: str) -> Iterator[str]:
-        """Lines of the log of a Session and of its descendants, parents first: each header, then its events.
-
-        Raises SessionNotFound at once; an event that cannot be read ends the lines with LogDamaged.
-        """
-        with self._store.reading() as connection:
-            root = sessions.find_session(connection, session_id).header
-            kept = {root.id: root}
-            for found in sessions.tree(connection, root.root_id):
-                if found.header.parent_id in kept:
-                    kept[found.header.id] = found.header
-        return self._lines(list(kept.values()))
-
-    def _lines(self, headers: list[SessionHeader]) -> Iterator[str]:
-        for header in headers:
-            yield header.to_json()
-            with self._store.reading() as connection:
-                for event in stream_events(connection, header.id):
-                    yield event.to_json()
 
     def team(self, team_id: str) -> TeamView:
         """The wire view of a Team. Raises SessionNotFound for a Session that leads none."""

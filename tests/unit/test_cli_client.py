@@ -85,7 +85,8 @@ def test_a_tool_error_comes_back_unjudged() -> None:
     assert (answer.status, answer.body) == (409, body)
 
 
-def test_a_coordinator_without_close_is_left_as_it_is() -> None:
-    with RecordingServer(lambda _: (404, {"detail": "Not Found"})) as server, Operator(server.url, "x") as operator:
-        operator.close_team("t")
+def test_closing_a_team_tells_who_was_interrupted() -> None:
+    body = {"closed": True, "interrupted": ["bob"]}
+    with RecordingServer(lambda _: (200, body)) as server, Operator(server.url, "x") as operator:
+        assert operator.close_team("t") == body
     assert server.asked[0].path == "/v1/teams/t/close"
