@@ -32,7 +32,7 @@ install: $(STAMP) ## Install the command `team` into .venv and say where it is
 	@echo "$(BIN)/team"
 
 test: $(STAMP) ## Run the tests: SQLite and PostgreSQL, real processes, no network
-	@cd "$(ROOT)" && "$(BIN)/python" -m pytest -m "not soak" $(TESTS)
+	@cd "$(ROOT)" && "$(BIN)/python" -m pytest -m "not soak" -n 2 --dist loadfile $(TESTS)
 
 lint: $(STAMP) ## Check style and types
 	@cd "$(ROOT)" && "$(BIN)/ruff" check . && "$(BIN)/ruff" format --check . && "$(BIN)/pyright"

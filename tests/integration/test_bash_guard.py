@@ -146,7 +146,7 @@ def test_d08_what_outlived_worker_guard_and_shepherd_is_ended_by_the_next_worker
 
         async def next_worker() -> None:
             async with guarded(root):
-                assert workspace_processes(root) == []
+                await wait_until_async(lambda: _quiet(root), "the next worker to end what was left")
 
         run(next_worker())
 
