@@ -189,6 +189,66 @@ def test_a_turn_played_over_http_is_fenced_idempotent_and_recorded(coordinator: 
     assert coordinator.client.get("/v1/doctor").json()["ok"] is True
 
 
+def test_an_exported_team_is_imported_whole_elsewhere_and_once(
+    coordinator: CoordinatorProcess, valkey_server: ValkeyProcess, tmp_path: Path
+) -> None:
+    team = coordinator.lead("begin")
+    coordinator.tool(team, "lead", "spawn_teammate", name="bob", description="b", prompt="p")
+    coordinator.tool(team, "bob", "send_message", target="lead", message="hi")
+    exported = coordinator.client.get(f"/v1/sessions/{team}/log")
+    assert exported.headers["content-type"].startswith("application/x-ndjson")
+    other = CoordinatorProcess(tmp_path, "other", {"TEAM_BROKER_URL": valkey_server.url, "TEAM_KEY_PREFIX": "other:"})
+    other.ready()
+    imported = other.client.post("/v1/import", content=exported.content)
+    assert imported.status_code == 201, imported.text
+    assert len(imported.json()["sessions"]) == 2
+    assert other.client.get(f"/v1/sessions/{team}/log").content == exported.content
+    assert other.member(team, "bob")["turn"]["state"] == "queued"
+    assert error_of(other.client.post("/v1/import", content=exported.content)) == (409, "SESSION_EXISTS")
+    assert error_of(other.client.post("/v1/import", content=b"\xff\xfe")) == (422, "REQUEST_INVALID")
+    damaged = exported.content.replace(b'"seq":2,', b'"seq":7,', 1)
+    assert error_of(other.client.post("/v1/import", content=damaged)) == (422, "LOG_DAMAGED")
+    assert other.client.get("/v1/doctor").json()["ok"] is True
+    assert other.stop() == 0, other.log
+
+
+def test_a_fork_is_a_new_root_and_a_chosen_model_is_kept(coordinator: CoordinatorProcess) -> None:
+    team = coordinator.lead("begin")
+    worker = ManualWorker(coordinator, team)
+    worker.boundary()
+    worker.say("done")
+    assert worker.boundary() == "ended"
+    forked = coordinator.client.post(f"/v1/sessions/{team}/fork", json={"model": "script:other"})
+    assert forked.status_code == 201
+    view = coordinator.client.get(f"/v1/sessions/{forked.json()['id']}").json()
+    assert (view["rootId"], view["model"], view["status"]) == (view["id"], "script:other", "inactive")
+    chosen = coordinator.client.post(f"/v1/sessions/{team}/model", json={"model": "script:third"}).json()
+    assert chosen["model"] == "script:third"
+    assert coordinator.member(team, "lead")["model"] == "script:third"
+    assert error_of(coordinator.client.post(f"/v1/sessions/{team}/model", json={"model": " "}))[0] == 422
+
+
+def test_a_closed_team_stops_its_turns_and_a_prompt_opens_it_again(coordinator: CoordinatorProcess) -> None:
+    team = coordinator.lead("begin")
+    coordinator.tool(team, "lead", "spawn_teammate", name="bob", description="b", prompt="p")
+    closed = coordinator.client.post(f"/v1/teams/{team}/close").json()
+    assert sorted(closed["interrupted"]) == ["bob", "lead"]
+    view = coordinator.client.get(f"/v1/teams/{team}").json()
+    assert (view["closed"], {member["status"] for member in view["members"]}) == (True, {"inactive"})
+    refused = coordinator.tool(team, "lead", "send_message", target="bob", message="x")
+    assert error_of(refused) == (410, "TEAM_DISPOSED")
+    coordinator.client.post(f"/v1/sessions/{team}/messages", json={"text": "again"})
+    assert coordinator.tool(team, "lead", "send_message", target="bob", message="x").is_success
+
+
+def test_closing_names_a_worker_that_does_not_stop(coordinator: CoordinatorProcess) -> None:
+    team = coordinator.lead("begin")
+    ManualWorker(coordinator, team)
+    response = coordinator.client.post(f"/v1/teams/{team}/close")
+    assert error_of(response) == (504, "TEAM_DISPOSAL_TIMEOUT")
+    assert team in response.json()["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("variables", "word"),
     [
