@@ -5,8 +5,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from team.model.events import TaskChanged
 from team.model.ids import MAX_SAFE_INTEGER, SessionId, TaskId
 from team.model.snapshots import TaskSnapshot
@@ -100,11 +98,11 @@ class TestLife:
         assert refused(core, lead, "task-1", 2, "reassign", owner="bob") == "TEAM_TASK_INVALID_TRANSITION"
         assert update(core, bob, "task-1", 2, "claim")["status"] == "in_progress"
 
-    @pytest.mark.parametrize("owner", ["", " ", "none", "unowned", "nobody"])
-    def test_t14_nobody_is_no_owner(self, core: Core, owner: str) -> None:
+    def test_t14_nobody_is_no_owner(self, core: Core) -> None:
         lead = core.lead()
         create(core, lead)
-        assert refused(core, lead, "task-1", 1, "reassign", owner=owner) == "TEAM_MEMBER_NOT_FOUND"
+        for owner in ("", " ", "none", "unowned", "nobody"):
+            assert refused(core, lead, "task-1", 1, "reassign", owner=owner) == "TEAM_MEMBER_NOT_FOUND"
         assert refused(core, lead, "task-1", 1, "reassign", owner=None) == "TEAM_INVALID_ARGUMENT"
         assert core.task(lead, "task-1")["revision"] == 1
 
@@ -136,18 +134,24 @@ class TestLife:
         assert [task["id"] for task in core.act(lead, "team_task_list", ready=True)["tasks"]] == ["task-3"]
         assert [task.ready for task in core.sessions.team(lead).tasks] == [False, False, True]
 
-    @pytest.mark.parametrize("blockers", [["task-9"], ["task-1", "task-9"], [""], ["task-1", "task-1"], ["task-2"]])
-    def test_t05_a_wrong_blocker_changes_nothing_at_all(self, core: Core, blockers: list[str]) -> None:
+    def test_t05_a_wrong_blocker_changes_nothing_at_all(self, core: Core) -> None:
         lead, stranger = core.lead(), core.lead()
         create(core, lead)
         create(core, lead)
         update(core, lead, "task-2", 1, "delete")
         create(core, stranger)
-        before = core.count()
-        assert core.refused(lead, "team_task_create", subject="s", description="d", blocked_by=blockers) != "ok"
         create(core, lead)
-        assert refused(core, lead, "task-3", 1, "set_dependencies", blocked_by=blockers) != "ok"
-        assert core.count() == before + 1
+        before = core.count()
+        for blockers, code in (
+            (["task-9"], "TEAM_TASK_NOT_FOUND"),
+            (["task-1", "task-9"], "TEAM_TASK_NOT_FOUND"),
+            ([""], "TEAM_TASK_NOT_FOUND"),
+            (["task-1", "task-1"], "TEAM_INVALID_ARGUMENT"),
+            (["task-2"], "TEAM_TASK_DELETED"),
+        ):
+            assert core.refused(lead, "team_task_create", subject="s", description="d", blocked_by=blockers) == code
+            assert refused(core, lead, "task-3", 1, "set_dependencies", blocked_by=blockers) == code
+        assert core.count() == before
         assert core.task(lead, "task-3")["revision"] == 1
 
     def test_t11_what_was_created_is_listed_in_the_next_call_from_every_thread(self, core: Core) -> None:

@@ -107,9 +107,10 @@ class TestSpawn:
         bob = core.sessions.view(core.spawn(lead, "bob"))
         assert (bob.cwd, bob.profile, bob.model) == (str(core.workspace), "team", "openai-chat:m")
 
-    @pytest.mark.parametrize(
-        ("wrong", "code"),
-        [
+    def test_a_refused_creation_uses_up_no_name(self, core: Core) -> None:
+        lead = core.lead()
+        before = core.count()
+        refusals: list[tuple[dict[str, str], str]] = [
             ({"name": "Bob"}, "TEAM_INVALID_MEMBER_NAME"),
             ({"name": "bob\n"}, "TEAM_INVALID_MEMBER_NAME"),
             ({"name": "b\u043eb"}, "TEAM_INVALID_MEMBER_NAME"),
@@ -120,12 +121,9 @@ class TestSpawn:
             ({"description": " "}, "TEAM_INVALID_ARGUMENT"),
             ({"prompt": "\n"}, "TEAM_INVALID_ARGUMENT"),
             ({"prompt": "x" * 70_000}, "TEAM_MESSAGE_TOO_LARGE"),
-        ],
-    )
-    def test_a_refused_creation_uses_up_no_name(self, core: Core, wrong: dict[str, str], code: str) -> None:
-        lead = core.lead()
-        before = core.count()
-        assert core.refused(lead, "spawn_teammate", **{**SPAWN[1], **wrong}) == code
+        ]
+        for wrong, code in refusals:
+            assert core.refused(lead, "spawn_teammate", **{**SPAWN[1], **wrong}) == code
         assert core.count() == before
         core.spawn(lead, "bob")
 

@@ -152,10 +152,10 @@ class TestRegistration:
         assert agent.wait() == "parked"
         assert core.recovery.wake_missed() == 0
 
-    @pytest.mark.parametrize("timeout_ms", [0, -1, 9_999, 3_600_001])
-    def test_w05_a_timeout_out_of_range_is_a_typed_error(self, core: Core, timeout_ms: int) -> None:
+    def test_w05_a_timeout_out_of_range_is_a_typed_error(self, core: Core) -> None:
         agent = core.agent(core.lead("go"))
-        assert code_of(agent.call("wait_agent", timeout_ms=timeout_ms)) == "TEAM_INVALID_TIMEOUT"
+        for timeout_ms in (0, -1, 9_999, 3_600_001):
+            assert code_of(agent.call("wait_agent", timeout_ms=timeout_ms)) == "TEAM_INVALID_TIMEOUT"
 
     @pytest.mark.parametrize(("timeout_ms", "seconds"), [(None, 30), (10_000, 10), (3_600_000, 3_600)])
     def test_w05_the_deadline_lies_in_sql(self, core: Core, timeout_ms: int | None, seconds: float) -> None:
