@@ -21,6 +21,7 @@ _log = structlog.get_logger(__name__)
 
 DEADLINE_TICK_SECONDS = 0.25
 MISSED_EDGE_SECONDS = 2.0
+CREATION_SECONDS = 1.0
 FORGET_SECONDS = 300.0
 WORKSPACE_SECONDS = 5.0
 RECORD_AGE_SECONDS = 86_400.0
@@ -68,6 +69,7 @@ class Loops:
         jobs: list[tuple[str, float, Callable[[], object]]] = [
             ("reaper", min(1.0, settings.lease_seconds / 6), reaper.tick),
             ("deadlines", DEADLINE_TICK_SECONDS, recovery.expire_waits),
+            ("creations", CREATION_SECONDS, recovery.settle_creations),
             ("workspace", WORKSPACE_SECONDS, turns.hello),
             ("housekeeping", FORGET_SECONDS, lambda: sessions.forget_old(RECORD_AGE_SECONDS)),
         ]
@@ -75,7 +77,6 @@ class Loops:
             jobs += [
                 ("dispatch", settings.sweep_seconds, self.dispatch_due),
                 ("missed-edges", max(MISSED_EDGE_SECONDS, settings.sweep_seconds), recovery.wake_missed),
-                ("creations", settings.sweep_seconds, recovery.settle_creations),
             ]
         self._threads = [
             threading.Thread(target=self._run, args=job, name=f"loop-{job[0]}", daemon=True) for job in jobs

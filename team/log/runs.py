@@ -221,14 +221,16 @@ def expired_runs(connection: Connection, now: float, limit: int) -> list[Run]:
     return [Run(*row) for row in connection.execute(query)]
 
 
-def due_runs(connection: Connection, now: float, limit: int) -> list[Run]:
-    """Queued turns whose dispatch is due, in order."""
+def due_runs(connection: Connection, now: float, limit: int, *, take: bool = False) -> list[Run]:
+    """Queued turns whose dispatch is due, in order; ``take`` locks them and leaves out another coordinator's."""
     query = (
         select(_run)
         .where(_run.c.state == "queued", _run.c.next_dispatch_at <= now)
         .order_by(_run.c.next_dispatch_at)
         .limit(limit)
     )
+    if take:
+        query = query.with_for_update(skip_locked=True)
     return [Run(*row) for row in connection.execute(query)]
 
 

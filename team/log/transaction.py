@@ -111,6 +111,11 @@ class Transaction:
         self._sessions[locked.header.id] = locked
         self._slices[locked.header.id, HEAD] = locked.head
 
+    @property
+    def has_locks(self) -> bool:
+        """Whether Session rows are locked already."""
+        return bool(self._sessions)
+
     def session(self, session_id: SessionId) -> LockedSession:
         """A Session that this transaction has locked."""
         return self._sessions[session_id]

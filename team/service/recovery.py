@@ -70,7 +70,7 @@ class RecoveryService:
         settings = self._store.settings
 
         def take(tx: Transaction) -> list[Queued]:
-            due = runs.due_runs(tx.connection, tx.now, limit)
+            due = runs.due_runs(tx.connection, tx.now, limit, take=True)
             delays = [
                 min(
                     settings.dispatch_backoff_seconds * 2 ** min(run.dispatches, 16),

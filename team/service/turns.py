@@ -130,7 +130,10 @@ class TurnService:
         return [*named, *runs.queued_runs(tx.connection, request.queues, tx.now, CANDIDATES)]
 
     def _try_claim(self, tx: Transaction, candidate: Run, request: ClaimRequest) -> Run | None:
-        if not tx.try_lock_session(candidate.session_id):
+        if candidate.turn_id == request.turn_id and not tx.has_locks:
+            # The turn that this task is about is worth a wait: whoever holds its Session is about to commit.
+            tx.lock_sessions(candidate.session_id)
+        elif not tx.try_lock_session(candidate.session_id):
             return None
         guarded_until = tx.session(candidate.session_id).guard_until
         run = runs.find_run(tx.connection, candidate.turn_id)
