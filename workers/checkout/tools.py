@@ -172,16 +172,14 @@ class LocalTools:
         if call.name == "bash":
             return _error(
                 OutcomeUnknownError(
-                    "The machine that ran this command was lost. It may have run in part, or to its end; its output is "
+                    "The worker of this command was cut off. It may have run in part, or to its end; its output is "
                     "lost and its processes were ended. Look at its effects before you run it again."
                 ),
                 outcome="unknown",
             )
         if call.name not in _REPLACING or call.intent_path is None:
             return _error(
-                CallInterruptedError(
-                    "The machine that ran this call was lost. The call changed nothing: call it again."
-                )
+                CallInterruptedError("The worker of this call was cut off. The call changed nothing: call it again.")
             )
         return self._judge(call, call.intent_path)
 
@@ -191,7 +189,7 @@ class LocalTools:
         except TeamError as error:
             return _error(
                 OutcomeUnknownError(
-                    f"The machine that ran this call was lost, and {path} cannot be looked at ({error.message}). "
+                    f"The worker of this call was cut off, and {path} cannot be looked at ({error.message}). "
                     "Read it before you go on."
                 ),
                 outcome="unknown",
@@ -200,19 +198,19 @@ class LocalTools:
         if version == call.intent_after:
             return LocalResult(
                 "ok",
-                clean_text(f"The machine that ran this call was lost after the change: {path} has its new content."),
+                clean_text(f"The worker of this call was cut off after the change: {path} has its new content."),
                 observed=(FileSlice(path=path, version=version),),
             )
         if version == call.intent_before:
             return _error(
                 CallInterruptedError(
-                    f"The machine that ran this call was lost before the change: {path} is as it was. Call it again."
+                    f"The worker of this call was cut off before the change: {path} is as it was. Call it again."
                 ),
                 observed=(FileSlice(path=path, version=version),),
             )
         return _error(
             OutcomeUnknownError(
-                f"The machine that ran this call was lost, and {path} now holds neither what it held before nor what "
+                f"The worker of this call was cut off, and {path} now holds neither what it held before nor what "
                 "this call meant to put there. Read it to see whether your change is in it."
             ),
             outcome="unknown",

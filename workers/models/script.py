@@ -36,7 +36,9 @@ class ScriptModel:
         role = self._scenario.role(member)
         if role is None:
             known = ", ".join(self._scenario.members)
-            raise self._failure(member, f"the file has no such member and no default; it has {known}")
+            raise self._failure(
+                member, f"the file has no such member and no top-level 'default'; its members are {known}"
+            )
         memory = _memory(conversation)
         try:
             planned = plan(role, member, memory, results_of(conversation), received_of(conversation))
