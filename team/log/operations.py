@@ -32,6 +32,13 @@ def close_operation(connection: Connection, team_id: str, name: str) -> None:
     connection.execute(delete(_operation).where(_operation.c.team_id == team_id, _operation.c.name == name))
 
 
+def is_expired(connection: Connection, team_id: str, name: str, now: float) -> bool:
+    """Whether the creator of this name is gone now."""
+    query = select(_operation.c.lease_until).where(_operation.c.team_id == team_id, _operation.c.name == name)
+    lease_until = connection.execute(query).scalar_one_or_none()
+    return lease_until is not None and lease_until < now
+
+
 def expired_operations(connection: Connection, now: float) -> list[tuple[str, str, str]]:
     """(Team, name, call key) of provisionings whose creator is gone."""
     query = select(_operation.c.team_id, _operation.c.name, _operation.c.call_key).where(_operation.c.lease_until < now)

@@ -94,12 +94,13 @@ class RecoveryService:
         """Settle creations whose creator is gone, from the child's own log; returns how many."""
         with self._store.reading() as connection:
             expired = operations.expired_operations(connection, self._store.database.now(connection))
-        return sum(self.settle_creation(TeamId(team_id), name) for team_id, name, _key in expired)
+        return sum(self.settle_creation(TeamId(team_id), name, expired_only=True) for team_id, name, _key in expired)
 
-    def settle_creation(self, team_id: TeamId, name: str) -> bool:
+    def settle_creation(self, team_id: TeamId, name: str, *, expired_only: bool = False) -> bool:
         """Reconcile one provisioning record with the child's independently stored Session (spec: Provisioning).
 
-        A child that proves its admission but has no turn for its accepted input gets one: no input sleeps.
+        With ``expired_only`` a creator that renewed its lease meanwhile is left alone. A child that proves its
+        admission but has no turn for its accepted input gets one: no input sleeps.
         """
 
         def settle(tx: Transaction) -> bool:
@@ -110,6 +111,8 @@ class RecoveryService:
             snapshot = tx.find(SessionId(team_id), ("member", name), MemberSnapshot)
             if snapshot is None or snapshot.phase != "provisioning":
                 operations.close_operation(tx.connection, team_id, name)
+                return False
+            if expired_only and not operations.is_expired(tx.connection, team_id, name, tx.now):
                 return False
             fault = admission_fault(tx, team_id, snapshot)
             roster.settle(tx, team_id, snapshot, error=fault)

@@ -3,7 +3,9 @@
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 
+from team.log import operations
 from team.log.transaction import Transaction
 from team.model.content import text_block
 from team.model.errors import StoreUnavailable
@@ -217,9 +219,18 @@ class TestCrash:
         agent.ask(SPAWN)
         crash_between_commits(core, agent)
         core.sql("UPDATE operation SET lease_until = 1")
-        crash_between_commits(core, agent)
-        assert core.recovery.settle_creations() == 0
+        list_expired = operations.expired_operations
+
+        def renewed_meanwhile(connection: Connection, now: float) -> list[tuple[str, str, str]]:
+            found = list_expired(connection, now)
+            crash_between_commits(core, agent)
+            return found
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(operations, "expired_operations", renewed_meanwhile)
+            assert core.recovery.settle_creations() == 0
         assert phases(core, lead) == ["provisioning"]
+        assert decoded(agent.run_call())["member"]["status"] == "running"
 
     def test_a_creator_that_finds_failed_writes_no_child(self, core: Core) -> None:
         lead = core.lead("go")
