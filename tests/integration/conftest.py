@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.core import Core, create_tables, empty_tables
+from team.log.database import Database
+from tests.support.core import Core, create_tables, empty
 from tests.support.invariants import assert_sound
 from tests.support.postgres import PostgresProcess
 
@@ -14,32 +15,50 @@ MakeCore = Callable[..., Core]
 
 
 @pytest.fixture(scope="session")
-def postgres_store(postgres: PostgresProcess) -> Iterator[str]:
+def sqlite_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """One SQLite file with tables for all tests of the core."""
+    url = f"sqlite:///{tmp_path_factory.mktemp('store') / 'team.db'}"
+    create_tables(url)
+    database = Database(url)
+    yield database
+    database.close()
+
+
+@pytest.fixture(scope="session")
+def postgres_store(postgres: PostgresProcess) -> Iterator[Database]:
     """One PostgreSQL database with tables for all tests of the core."""
     url = postgres.create_database()
     create_tables(url)
-    yield url
+    database = Database(url)
+    yield database
+    database.close()
     postgres.drop_database(url)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def store_url(request: pytest.FixtureRequest, sqlite_url: str) -> str:
+def empty_store(request: pytest.FixtureRequest) -> Database:
     """An empty store of each kind: the test runs once on each."""
-    if request.param == "sqlite":
-        create_tables(sqlite_url)
-        return sqlite_url
-    url: str = request.getfixturevalue("postgres_store")
-    empty_tables(url)
-    return url
+    database: Database = request.getfixturevalue("sqlite_store" if request.param == "sqlite" else "postgres_store")
+    empty(database)
+    return database
 
 
 @pytest.fixture
-def make_core(store_url: str, tmp_path: Path) -> Iterator[MakeCore]:
-    """Makes the core with chosen settings; what a test leaves behind must be sound."""
+def store_url(empty_store: Database) -> str:
+    return empty_store.url.render_as_string(hide_password=False)
+
+
+@pytest.fixture
+def make_core(empty_store: Database, store_url: str, tmp_path: Path) -> Iterator[MakeCore]:
+    """Makes the core with chosen settings; what a test leaves behind must be sound.
+
+    A second core of one test is a coordinator of its own: it shares nothing with the first but the store.
+    """
     made: list[Core] = []
 
     def make(**settings: Any) -> Core:
-        made.append(Core(store_url, tmp_path / "checkout", **settings))
+        lent = None if made else empty_store
+        made.append(Core(store_url, tmp_path / "checkout", lent, **settings))
         return made[-1]
 
     yield make

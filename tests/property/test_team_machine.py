@@ -3,18 +3,21 @@
 import json
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from random import Random
+from typing import Any, ClassVar, Final
 
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, note, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
+from team.log.database import Database
 from team.model.claims import BackoffRequest, BoundaryRequest, FailRequest, ReleaseRequest
 from team.model.content import TextBlock
 from team.model.errors import TeamError, TurnFenced
 from team.model.ids import SessionId
-from tests.support.core import Agent, Core, create_tables, empty_tables
+from tests.support.core import Agent, Core, create_tables, empty
 from tests.support.invariants import assert_sound
 from tests.support.team_model import Model, Task
 
@@ -30,32 +33,26 @@ ACTIONS: Final = (
 """Drawn with these weights: a board that is soon deleted proves little."""
 
 
-members = st.integers(min_value=0, max_value=9)
-numbers = st.integers(min_value=1, max_value=20)
-
-
-changes = st.tuples(
-    members, numbers, st.sampled_from(ACTIONS), st.integers(0, 5), st.lists(numbers, max_size=2, unique=True), members
-)
+seeds = st.integers(min_value=0, max_value=2**32 - 1)
 
 
 class TeamMachine(RuleBasedStateMachine):
-    """Members by index into the active roster, tasks by number; agents are the claims that a worker holds now."""
+    """Each rule is a burst of operations drawn from a seed, so that few steps go deep; a failure notes them all.
 
-    url = ""
-    stale = Bundle("stale")
+    ``agents`` are the claims that a worker holds now, ``zombies`` those that it lost or gave back.
+    """
+
+    database: ClassVar[Database | None] = None
 
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="team-machine-"))
-        url = self.url or f"sqlite:///{self.folder / 'team.db'}"
-        if self.url:
-            empty_tables(url)
-        else:
-            create_tables(url)
+        assert self.database is not None
+        empty(self.database)
         self.core = Core(
-            url,
+            self.database.url.render_as_string(hide_password=False),
             self.folder / "checkout",
+            self.database,
             settlement="off",
             max_members=MAX_MEMBERS,
             max_tasks=MAX_TASKS,
@@ -63,12 +60,48 @@ class TeamMachine(RuleBasedStateMachine):
         )
         self.model = Model()
         self.agents: dict[str, Agent] = {}
+        self.zombies: list[Agent] = []
+        self.random, self.bursts = Random(), 0
         self.sessions: dict[str, SessionId] = {}
         self.sent = 0
 
     @initialize()
     def begin(self) -> None:
         self.sessions["lead"] = self.core.lead()
+        self.spawn_as("lead", "bob", fork=False)
+        for blockers in ((), (), (1,)):
+            self.create_as("lead", blockers)
+
+    @rule(seed=seeds)
+    def people_and_members(self, seed: int) -> None:
+        operations = {self.send: 6, self.prompt: 3, self.spawn: 2, self.interrupt: 1, self.operator_interrupts: 1}
+        self.burst(seed, operations | {self.creator_vanishes: 1}, 6)
+
+    @rule(seed=seeds)
+    def workers(self, seed: int) -> None:
+        turns = {self.claim: 4, self.local_step: 4, self.finish: 4, self.wait: 3, self.create_in_a_turn: 2}
+        faults = {self.lose: 2, self.hand_over: 1, self.put_off: 1, self.fail: 1, self.zombie_writes: 2}
+        self.burst(seed, turns | faults, 8)
+
+    @rule(seed=seeds)
+    def board(self, seed: int) -> None:
+        self.burst(seed, {self.update: 7, self.create: 2}, 10)
+
+    @rule(seed=seeds)
+    def clock(self, seed: int) -> None:
+        self.burst(seed, {self.wake: 2, self.deadlines: 1}, 2)
+
+    def burst(self, seed: int, operations: dict[Callable[[], None], int], most: int) -> None:
+        """About ``most`` operations, each drawn by its weight; their own choices follow from the seed too.
+
+        Hypothesis likes to repeat a seed: the number of the burst makes the same seed another burst.
+        """
+        self.bursts += 1
+        self.random.seed(f"{seed} {self.bursts}")
+        for _ in range(self.random.randint(most // 2, most)):
+            operation = self.random.choices(list(operations), list(operations.values()))[0]
+            note(operation.__name__)
+            operation()
 
     def teardown(self) -> None:
         try:
@@ -78,8 +111,13 @@ class TeamMachine(RuleBasedStateMachine):
             self.core.close()
             shutil.rmtree(self.folder)
 
-    def who(self, index: int) -> str:
-        return self.model.members[index % len(self.model.members)]
+    def who(self) -> str:
+        """Some active member."""
+        return self.random.choice(self.model.members)
+
+    def anybody(self) -> str:
+        """Mostly an active member, sometimes a name that is none."""
+        return self.who() if self.random.random() < 0.8 else self.random.choice(NAMES)
 
     def outcome(self, who: str, tool: str, /, **arguments: Any) -> str | None:
         """The code of a refused operation, None for an accepted one."""
@@ -95,9 +133,12 @@ class TeamMachine(RuleBasedStateMachine):
 
     # The roster.
 
-    @rule(name=st.sampled_from(NAMES), caller=members, fork=st.booleans())
-    def spawn(self, name: str, caller: int, fork: bool) -> None:
-        who, prompt = self.who(caller), self.words()
+    def spawn(self) -> None:
+        who = "lead" if self.random.random() < 0.8 else self.who()
+        self.spawn_as(who, self.random.choice(NAMES), fork=self.random.random() < 0.5)
+
+    def spawn_as(self, who: str, name: str, *, fork: bool) -> None:
+        prompt = self.words()
         expected = None
         if who != "lead":
             expected = "TEAM_LEAD_REQUIRED"
@@ -114,17 +155,15 @@ class TeamMachine(RuleBasedStateMachine):
             self.sessions[name] = self.core.sessions.member_session(self.sessions["lead"], name)
             assert self.core.run(self.sessions[name]) is not None
 
-    @precondition(lambda self: len(self.model.phases) < MAX_MEMBERS)
-    @rule(name=st.sampled_from(NAMES))
-    def creator_vanishes(self, name: str) -> None:
-        if name not in self.model.phases:
+    def creator_vanishes(self) -> None:
+        name = self.random.choice(NAMES)
+        if name not in self.model.phases and len(self.model.phases) < MAX_MEMBERS:
             self.core.reserve_only(self.sessions["lead"], name)
             self.core.recovery.settle_creation(self.core.head_team(self.sessions["lead"]), name)
             self.model.phases[name] = "failed"
 
-    @rule(caller=members, to=st.sampled_from(("lead", *NAMES)))
-    def interrupt(self, caller: int, to: str) -> None:
-        who, target = self.who(caller), to
+    def interrupt(self) -> None:
+        who, target = self.who(), self.anybody()
         expected = None
         if target != "lead" and target not in self.model.phases:
             expected = "TEAM_MEMBER_NOT_FOUND"
@@ -137,9 +176,8 @@ class TeamMachine(RuleBasedStateMachine):
             assert self.core.run(self.sessions[target]) is None
             self.drop(target)
 
-    @rule(index=members)
-    def operator_interrupts(self, index: int) -> None:
-        name = self.who(index)
+    def operator_interrupts(self) -> None:
+        name = self.who()
         self.core.sessions.interrupt(self.sessions[name], actor="me")
         assert self.core.run(self.sessions[name]) is None
         self.drop(name)
@@ -152,9 +190,8 @@ class TeamMachine(RuleBasedStateMachine):
 
     # Messages.
 
-    @rule(sender=members, to=st.sampled_from(("lead", *NAMES)))
-    def send(self, sender: int, to: str) -> None:
-        who, target, text = self.who(sender), to, self.words()
+    def send(self) -> None:
+        who, target, text = self.who(), self.anybody(), self.words()
         phase = "active" if target == "lead" else self.model.phases.get(target)
         expected = None
         if phase is None:
@@ -170,9 +207,8 @@ class TeamMachine(RuleBasedStateMachine):
             self.model.inbox[target].append((text, True))
             assert self.core.run(self.sessions[target]) is not None
 
-    @rule(to=members, steer=st.booleans())
-    def prompt(self, to: int, steer: bool) -> None:
-        name, text = self.who(to), self.words()
+    def prompt(self) -> None:
+        name, text, steer = self.who(), self.words(), self.random.random() < 0.4
         if len(self.model.inbox[name]) >= MAX_INBOX:
             return
         self.core.prompt(self.sessions[name], text, steer=steer)
@@ -181,16 +217,22 @@ class TeamMachine(RuleBasedStateMachine):
 
     # Turns.
 
-    @rule()
-    def claim_all(self) -> None:
+    def claim(self) -> None:
         for name in self.model.members:
             run = self.core.run(self.sessions[name])
-            if run is not None and run.state == "queued":
+            if run is not None and run.state == "queued" and self.random.random() < 0.8:
                 self.agents[name] = self.core.agent(self.sessions[name])
 
-    def holder(self, index: int) -> tuple[str, Agent]:
+    def holder(self) -> tuple[str, Agent] | None:
         """One of the members whose turn a worker runs now."""
-        return list(self.agents.items())[index % len(self.agents)]
+        if not self.agents:
+            self.claim()
+        return self.random.choice(list(self.agents.items())) if self.agents else None
+
+    def stepping(self) -> tuple[str, Agent] | None:
+        """One of them, in a step that waits for its answer."""
+        held = self.holder()
+        return held if held is not None and self.resume(held[1]) else None
 
     def resume(self, agent: Agent) -> bool:
         """Bring a claim to a step without an answer. False when its turn parked or ended instead."""
@@ -229,82 +271,82 @@ class TeamMachine(RuleBasedStateMachine):
         log = self.core.log(agent.claim.session_id)
         return next(e.seq for e in log if e.type == "turn/start" and e.data["turnId"] == agent.ref.turn_id)
 
-    @precondition(lambda self: self.agents)
-    @rule(index=members)
-    def local_step(self, index: int) -> None:
-        _, agent = self.holder(index)
-        if self.resume(agent):
+    def local_step(self) -> None:
+        held = self.stepping()
+        if held is not None:
+            _, agent = held
             agent.ask(("read", {"path": "f"}), ("bash", {"command": "x"}))
             agent.local_result(1)
             agent.local_result(0)
             self.boundary(agent)
 
-    @precondition(lambda self: self.agents)
-    @rule(index=members)
-    def finish(self, index: int) -> None:
-        name, agent = self.holder(index)
-        if self.resume(agent):
+    def finish(self) -> None:
+        held = self.stepping()
+        if held is not None:
+            name, agent = held
             steer = any(steer for _, steer in self.model.inbox[name])
             agent.answer(TextBlock(text="done"))
             assert self.boundary(agent) is steer
             assert steer or bool(self.model.inbox[name]) == (self.core.run(self.sessions[name]) is not None)
 
-    @precondition(lambda self: self.agents)
-    @rule(index=members)
-    def wait(self, index: int) -> None:
-        _, agent = self.holder(index)
-        if self.resume(agent):
+    def wait(self) -> None:
+        held = self.stepping()
+        if held is not None:
+            _, agent = held
             agent.ask(("wait_agent", {}))
             agent.run_call()
             self.boundary(agent)
 
-    @precondition(lambda self: self.agents)
-    @rule(index=members, subject=st.sampled_from(("x", "y")))
-    def create_in_a_turn(self, index: int, subject: str) -> None:
-        _, agent = self.holder(index)
-        if self.resume(agent):
-            agent.ask(("team_task_create", {"subject": subject, "description": "d"}))
+    def create_in_a_turn(self) -> None:
+        held = self.stepping()
+        if held is not None:
+            _, agent = held
+            agent.ask(("team_task_create", {"subject": "s", "description": "d"}))
             first = agent.run_call()
             assert agent.run_call() == first
             assert first.entry is not None
             assert first.entry.kind == "tool-result"
             self.created(json.loads(first.entry.content), ())
 
-    @precondition(lambda self: self.agents)
-    @rule(target=stale, index=members)
-    def lose(self, index: int) -> Agent:
-        name, agent = self.holder(index)
+    def lose(self) -> None:
+        held = self.holder()
+        if held is None:
+            return
+        name, agent = held
         del self.agents[name]
         assert self.core.lose_worker(self.sessions[name]) == 1
-        return agent
+        self.zombies.append(agent)
 
-    @precondition(lambda self: self.agents)
-    @rule(target=stale, index=members)
-    def hand_over(self, index: int) -> Agent:
-        name, agent = self.holder(index)
+    def hand_over(self) -> None:
+        held = self.holder()
+        if held is None:
+            return
+        name, agent = held
         del self.agents[name]
         self.core.turns.release(agent.ref, ReleaseRequest(**agent.numbered(), reason="drain"))
-        return agent
+        self.zombies.append(agent)
 
-    @precondition(lambda self: self.agents)
-    @rule(index=members)
-    def put_off(self, index: int) -> None:
-        name, agent = self.holder(index)
-        if self.resume(agent):
+    def put_off(self) -> None:
+        held = self.stepping()
+        if held is not None:
+            name, agent = held
             request = BackoffRequest(**agent.numbered(), step=agent.step, delay_ms=60_000, reason="429")
             self.core.turns.backoff(agent.ref, request)
             del self.agents[name]
 
-    @precondition(lambda self: self.agents)
-    @rule(index=members)
-    def fail(self, index: int) -> None:
-        name, agent = self.holder(index)
+    def fail(self) -> None:
+        held = self.holder()
+        if held is None:
+            return
+        name, agent = held
         del self.agents[name]
         self.core.turns.fail(agent.ref, FailRequest(**agent.numbered(), code="provider", message="m"))
         assert self.core.run(self.sessions[name]) is None
 
-    @rule(agent=stale)
-    def zombie_writes(self, agent: Agent) -> None:
+    def zombie_writes(self) -> None:
+        if not self.zombies:
+            return
+        agent = self.random.choice(self.zombies)
         before = self.core.count()
         for request in (FailRequest(**agent.numbered(), code="c", message="m"),):
             self.fenced(lambda r=request: self.core.turns.fail(agent.ref, r))
@@ -320,12 +362,10 @@ class TeamMachine(RuleBasedStateMachine):
             return
         raise AssertionError("a stale claim wrote")
 
-    @rule()
     def wake(self) -> None:
         self.core.wake(self.sessions["lead"])
         assert self.core.recovery.wake_missed() == 0
 
-    @rule()
     def deadlines(self) -> None:
         self.core.pass_deadlines()
         assert self.core.recovery.next_deadline_seconds() is None
@@ -340,36 +380,29 @@ class TeamMachine(RuleBasedStateMachine):
         assert view["id"] == f"task-{number}"
         self.model.tasks[number] = Task(blockers=blockers)
 
-    def known(self, numbers: list[int]) -> list[int]:
-        """Task numbers that mostly exist: one beyond the newest does not."""
-        return list(dict.fromkeys((number - 1) % (len(self.model.tasks) + 1) + 1 for number in numbers))
+    def numbers(self, count: int) -> tuple[int, ...]:
+        """Up to ``count`` task numbers; sometimes one that is not on the board yet."""
+        most = len(self.model.tasks) + (self.random.random() < 0.1)
+        return tuple({self.random.randint(1, most) for _ in range(self.random.randint(0, count))})
 
-    @rule(caller=members, drawn=st.lists(st.lists(numbers, max_size=2, unique=True), min_size=1, max_size=3))
-    def plan(self, caller: int, drawn: list[list[int]]) -> None:
-        for blockers in drawn:
-            self.create(caller, blockers)
+    def create(self) -> None:
+        self.create_as(self.who(), self.numbers(2))
 
-    def create(self, caller: int, drawn: list[int]) -> None:
-        blockers = self.known(drawn)
+    def create_as(self, who: str, blockers: tuple[int, ...]) -> None:
         full = sum(task.status != "deleted" for task in self.model.tasks.values()) >= MAX_TASKS
-        expected = "TEAM_TASK_LIMIT" if full else self.model.graph_refusal(None, tuple(blockers))
+        expected = "TEAM_TASK_LIMIT" if full else self.model.graph_refusal(None, blockers)
         names = [f"task-{blocker}" for blocker in blockers]
-        got = self.outcome(self.who(caller), "team_task_create", subject="s", description="d", blocked_by=names)
+        got = self.outcome(who, "team_task_create", subject="s", description="d", blocked_by=names)
         assert got == expected
         if got is None:
-            self.model.tasks[len(self.model.tasks) + 1] = Task(blockers=tuple(blockers))
+            self.model.tasks[len(self.model.tasks) + 1] = Task(blockers=blockers)
 
-    @rule(changes=st.lists(changes, min_size=2, max_size=10))
-    def work_on_the_board(self, changes: list[tuple[int, int, str, int, list[int], int]]) -> None:
-        for change in changes:
-            self.update(*change)
-
-    def update(self, caller: int, number: int, action: str, behind: int, drawn: list[int], owner: int) -> None:
-        (number,), blockers = self.known([number]), self.known(drawn)
-        who, new_owner = self.who(caller), self.who(owner)
+    def update(self) -> None:
+        who, new_owner, action = self.who(), self.who(), self.random.choice(ACTIONS)
+        number, blockers = next(iter(self.numbers(1)), 1), self.numbers(2)
         task = self.model.tasks.get(number)
         revision = task.revision if task is not None else 1
-        stale = behind == 5 and revision > 1
+        stale = revision > 1 and self.random.random() < 0.15
         fields: dict[str, Any] = {}
         if action == "set_dependencies":
             fields["blocked_by"] = [f"task-{blocker}" for blocker in blockers]
@@ -382,7 +415,7 @@ class TeamMachine(RuleBasedStateMachine):
         elif stale:
             expected = "TEAM_TASK_STALE_REVISION"
         else:
-            expected = self.model.refusal(who, number, action, tuple(blockers), new_owner)
+            expected = self.model.refusal(who, number, action, blockers, new_owner)
         got = self.outcome(
             who,
             "team_task_update",
@@ -393,7 +426,7 @@ class TeamMachine(RuleBasedStateMachine):
         )
         assert got == expected
         if got is None:
-            self.model.apply(who, number, action, tuple(blockers), new_owner)
+            self.model.apply(who, number, action, blockers, new_owner)
 
     # What everybody can see.
 
@@ -426,20 +459,28 @@ class TeamMachine(RuleBasedStateMachine):
 CHOSEN: Final = settings(
     deadline=None,
     database=None,
-    stateful_step_count=50,
+    stateful_step_count=14,
     phases=[Phase.generate, Phase.shrink],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
 
-def test_a_random_team_on_sqlite() -> None:
-    run_state_machine_as_test(TeamMachine, settings=settings(CHOSEN, max_examples=20))
+def run(url: str, examples: int) -> None:
+    create_tables(url)
+    opened = Database(url)
+
+    class OnDatabase(TeamMachine):
+        database = opened
+
+    try:
+        run_state_machine_as_test(OnDatabase, settings=settings(CHOSEN, max_examples=examples))
+    finally:
+        opened.close()
+
+
+def test_a_random_team_on_sqlite(sqlite_url: str) -> None:
+    run(sqlite_url, 25)
 
 
 def test_a_random_team_on_postgresql(postgres_url: str) -> None:
-    create_tables(postgres_url)
-
-    class OnPostgres(TeamMachine):
-        url = postgres_url
-
-    run_state_machine_as_test(OnPostgres, settings=settings(CHOSEN, max_examples=6))
+    run(postgres_url, 8)

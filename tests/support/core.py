@@ -64,19 +64,34 @@ def create_tables(url: str) -> None:
 
 def empty_tables(url: str) -> None:
     """Delete every row: much faster than a new PostgreSQL database."""
-    names = ", ".join(f'"{name}"' for name in Row.metadata.tables)
     database = Database(url)
-    database.writing(lambda connection: connection.execute(text(f"TRUNCATE {names}")))
+    empty(database)
     database.close()
 
 
-class Core:
-    """Services over one database that has its tables. ``effects`` collects what each commit asked for."""
+def empty(database: Database) -> None:
+    """Delete every row of an open database."""
+    names = [f'"{name}"' for name in Row.metadata.tables]
+    statements = [f"DELETE FROM {name}" for name in names] if database.is_sqlite else [f"TRUNCATE {', '.join(names)}"]
 
-    def __init__(self, url: str, workspace: Path, **settings: Any) -> None:
+    def body(connection: Connection) -> None:
+        for statement in statements:
+            connection.execute(text(statement))
+
+    database.writing(body)
+
+
+class Core:
+    """Services over one database that has its tables. ``effects`` collects what each commit asked for.
+
+    ``database`` is an open one to use, which then stays open: what it has prepared serves many tests.
+    """
+
+    def __init__(self, url: str, workspace: Path, database: Database | None = None, **settings: Any) -> None:
         workspace.mkdir(exist_ok=True)
         self.workspace = workspace
-        self.database = Database(url)
+        self._lent = database is not None
+        self.database = database or Database(url)
         self.effects: list[Effects] = []
         self.may_be_damaged = False
         chosen: dict[str, Any] = {"workspace_root": workspace, "model": "script:unused", **settings}
@@ -88,7 +103,8 @@ class Core:
         self.tools = ToolExecutor(self.teams, self.turns)
 
     def close(self) -> None:
-        self.database.close()
+        if not self._lent:
+            self.database.close()
 
     # What people do.
 

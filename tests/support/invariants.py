@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from team.log import projections, runs, sessions, waits
 from team.log.events import stream_events
 from team.model.events import (
-    Event,
+    EventData,
     InboxClaimed,
     TaskChanged,
     ToolCalled,
@@ -18,8 +18,9 @@ from team.model.events import (
     TurnStarted,
     UserMessage,
 )
+from team.model.fold import apply
 from team.model.ids import SessionId, TaskId
-from team.model.slices import HeadSlice
+from team.model.slices import HEAD, HeadSlice, Key, Slice
 from team.model.snapshots import SessionHeader, TaskSnapshot
 from tests.support.core import Core
 
@@ -32,9 +33,10 @@ def assert_sound(core: Core) -> None:
 def _assert_sound(connection: Connection) -> None:
     for found in sessions.list_sessions(connection):
         session_id = found.header.id
-        assert projections.fault_of(connection, session_id) is None, projections.fault_of(connection, session_id)
-        events = list(stream_events(connection, session_id))
-        assert [event.seq for event in events] == list(range(1, len(events) + 1))
+        log = [(event.seq, event.decoded()) for event in stream_events(connection, session_id)]
+        assert [seq for seq, _ in log] == list(range(1, len(log) + 1))
+        events = [data for _, data in log]
+        _assert_projections(connection, found.header, events)
         _assert_history(found.header, events)
         _assert_turn(connection, session_id, found.head)
         _assert_board(found.header, events)
@@ -42,13 +44,21 @@ def _assert_sound(connection: Connection) -> None:
             _assert_nobody_sleeps_on_input(session_id, found.head)
 
 
-def _assert_history(header: SessionHeader, events: list[Event]) -> None:
+def _assert_projections(connection: Connection, header: SessionHeader, events: list[EventData]) -> None:
+    """The fold of the log is what the rows hold."""
+    state: dict[Key, Slice] = {HEAD: HeadSlice(cwd=header.cwd)}
+    for seq, data in enumerate(events, start=1):
+        state.update(apply(header, state.get, seq, data))
+    assert projections.state(connection, header.id) == state
+
+
+def _assert_history(header: SessionHeader, events: list[EventData]) -> None:
     """Each message at most once; each call exactly one result once its turn has ended; turns do not overlap."""
     shown, claimed = Counter[str](), Counter[str]()
     asked, answered = dict[str, str](), Counter[str]()
     open_turn: str | None = None
     for event in events:
-        match event.decoded():
+        match event:
             case UserMessage(message_id=message_id):
                 shown[message_id] += 1
             case InboxClaimed(message_id=message_id):
@@ -97,11 +107,10 @@ def _assert_nobody_sleeps_on_input(session_id: SessionId, head: HeadSlice) -> No
         assert head.open_turn is not None, f"{session_id} sleeps on {head.pending} accepted messages"
 
 
-def _assert_board(header: SessionHeader, events: list[Event]) -> None:
+def _assert_board(header: SessionHeader, events: list[EventData]) -> None:
     """Revisions without gaps, at most one owner per revision, a complete acyclic graph of live tasks."""
     board: dict[TaskId, TaskSnapshot] = {}
-    for event in events:
-        data = event.decoded()
+    for data in events:
         if isinstance(data, TaskChanged) and data.team_id == header.id:
             before = board.get(data.task.id)
             assert data.task.revision == (before.revision if before else 0) + 1
