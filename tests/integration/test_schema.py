@@ -1,5 +1,6 @@
 """Migrations: equal to the tables, safe to run twice at once, and never backwards."""
 
+import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -227,7 +228,7 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path, open_database: Op
 
 def test_a_user_without_rights_is_told_so(postgres_url: str, open_database: Open) -> None:
     owner = open_database(postgres_url)
-    name = f"reader_{postgres_url.rsplit('_', 1)[1].split('?', maxsplit=1)[0]}"
+    name = f"reader_{secrets.token_hex(6)}"
     owner.writing(lambda c: c.execute(text(f"CREATE ROLE {name} LOGIN PASSWORD 'hidden'")))
     reader = open_database(str(owner.url.set(username=name, password="hidden").render_as_string(hide_password=False)))
     try:
