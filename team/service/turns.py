@@ -35,6 +35,7 @@ from team.model.errors import InvalidArgument, LogDamaged, TurnConflict, TurnFen
 from team.model.events import AssistantMessage, FileIntended, FileObserved, SessionCwd
 from team.model.ids import SessionId, new_token
 from team.model.slices import TurnSlice
+from team.model.tools import LOCAL_PARAMETERS
 from team.model.values import Value, text_fault
 from team.rules import identity, turns, waiting
 from team.rules.queue import queued_of, requeue
@@ -258,12 +259,17 @@ class TurnService:
         return self._write(ref, request, "intent", Acknowledged, intend)
 
     def result(self, ref: ClaimRef, request: ResultRequest) -> ToolResult:
-        """Append the result of a local call, with what it saw of files; a repeated result changes nothing."""
+        """Append the result of a local call, with what it saw of files; a repeated result changes nothing.
+
+        Raises TurnConflict for a call that the coordinator runs: its result comes with what it did, or from its wait.
+        """
 
         def result(tx: Transaction, run: Run, _turn: TurnSlice) -> ToolResult:
             call = open_call(tx, CallRef(ref, request.step, request.index))
             if isinstance(call, Recorded):
                 return ToolResult(state="done", entry=call.entry)
+            if call.name not in LOCAL_PARAMETERS:
+                raise TurnConflict(f"{call.name} is run by the coordinator; ask it to run the call.")
             session_id = run.session_id
             for file in request.observed:
                 tx.append(session_id, FileObserved(path=file.path, version=file.version))

@@ -322,6 +322,18 @@ class TestConflicts:
         with pytest.raises(TurnConflict):
             WRITES[kind](core.turns, agent.ref, agent.numbered())
 
+    def test_a_worker_cannot_answer_for_the_coordinator(self, core: Core) -> None:
+        lead = core.lead("go")
+        core.spawn(lead, "bob")
+        agent = core.agent(lead)
+        agent.ask(("wait_agent", {}), ("team_task_list", {}), ("teleport", {}))
+        agent.run_call(0)
+        for index in range(3):
+            with pytest.raises(TurnConflict):
+                agent.local_result(index)
+        core.act(lead, "team_task_create", subject="s", description="d")
+        assert core.wake(lead) == 1
+
     def test_a_repeated_result_under_a_new_number_keeps_the_first(self, core: Core) -> None:
         agent = core.agent(core.lead("go"))
         agent.ask(READ)
