@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from pydantic import BaseModel
@@ -36,7 +36,6 @@ class Store:
     header_of: HeaderSource
     after_commit: Callable[[Effects], None]
     workspace_id: str
-    damaged: list[str] = field(default_factory=list[str])
 
     def reading(self) -> AbstractContextManager[Connection]:
         return self.database.reading()
