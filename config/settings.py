@@ -1,4 +1,8 @@
-"""Every deployment choice, from the environment (``TEAM_*``) or a ``.env`` file. Nothing else reads the environment."""
+"""Every deployment choice, from the environment (``TEAM_*``). Nothing else reads the environment.
+
+No file of the current directory is read: that directory is the checkout to work on, and a checkout that may be anybody's
+must not choose where a provider key is sent.
+"""
 
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +21,7 @@ class Settings(BaseSettings):
     server under ``data_dir``.
     """
 
-    model_config = SettingsConfigDict(env_prefix="TEAM_", env_file=".env", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="TEAM_", extra="ignore", frozen=True)
 
     data_dir: Path = Field(
         default_factory=lambda: Path.home() / ".local" / "share" / "celery-agent-teams",
