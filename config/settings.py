@@ -1,7 +1,7 @@
-"""Every deployment choice, from the environment (``TEAM_*``). Nothing else reads the environment.
+"""Every deployment choice, from the environment (``TEAM_*``), which nothing else reads.
 
-No file of the current directory is read: that directory is the checkout to work on, and a checkout that may be anybody's
-must not choose where a provider key is sent.
+No file of the current directory is read: that directory is the checkout to work on, and a checkout, which may be
+anybody's, must not choose where a provider key is sent.
 """
 
 from functools import lru_cache

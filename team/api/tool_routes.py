@@ -1,6 +1,7 @@
 """Team tools for callers from outside: an operator acts as a member."""
 
 import asyncio
+import contextlib
 import time
 from typing import Final
 
@@ -60,8 +61,14 @@ async def _wait(teams: TeamService, signals: EdgeSignals, caller: Caller, timeou
     if view is not None:
         return view
     deadline = time.monotonic() + (timeout_ms or DEFAULT_TIMEOUT_MS) / 1000
-    while (remaining := deadline - time.monotonic()) > 0:
-        await signals.wait(team_id, min(remaining, RECHECK_SECONDS))
-        if await asyncio.to_thread(teams.edge_counter, team_id) != counter:
-            return WaitView(timed_out=False)
-    return WaitView(timed_out=True)
+    while True:
+        async with signals.listening(team_id) as heard:
+            # Read only after listening: an edge between the two would be missed.
+            if await asyncio.to_thread(teams.edge_counter, team_id) != counter:
+                return WaitView(timed_out=False)
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                return WaitView(timed_out=True)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(remaining, RECHECK_SECONDS)):
+                    await heard.wait()

@@ -102,7 +102,8 @@ def team(
 ) -> None:
     """Durable teams of model agents, run as a distributed task queue.
 
-    Every option is also a setting: a TEAM_* variable. Exit codes: 0 done, 1 the team failed or is unfinished, 2 something has to be corrected first.
+    Every option is also a setting: a TEAM_* variable. Exit codes: 0 done, 1 the team failed or is unfinished,
+    2 something has to be corrected first.
     """
 
 

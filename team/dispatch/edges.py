@@ -7,6 +7,8 @@ import asyncio
 import threading
 import time
 from collections import defaultdict
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import redis
@@ -38,16 +40,14 @@ class EdgeSignals:
         for loop, event in waiting:
             loop.call_soon_threadsafe(event.set)
 
-    async def wait(self, team_id: TeamId, seconds: float) -> None:
-        """Return at the next edge, or after ``seconds``."""
+    @asynccontextmanager
+    async def listening(self, team_id: TeamId) -> AsyncGenerator[asyncio.Event]:
+        """An event that the next edge of the Team sets; edges from here on are heard."""
         entry = (asyncio.get_running_loop(), asyncio.Event())
         with self._lock:
             self._waiting[team_id].append(entry)
         try:
-            async with asyncio.timeout(seconds):
-                await entry[1].wait()
-        except TimeoutError:
-            return
+            yield entry[1]
         finally:
             with self._lock:
                 if entry in self._waiting.get(team_id, []):
@@ -96,6 +96,10 @@ class EdgeSubscriber:
                     _log.warning("edge subscription lost", error=type(error).__name__)
                 reported = True
                 self._stopping.wait(RECONNECT_SECONDS)
+            except Exception:
+                # Whatever came over the channel: this thread is the only ear of its coordinator.
+                _log.exception("edge subscription failed")
+                self._stopping.wait(RECONNECT_SECONDS)
 
     def _follow(self) -> None:
         with broker_client(self._settings) as client, client.pubsub(ignore_subscribe_messages=True) as subscription:  # pyright: ignore[reportUnknownMemberType] -- redis-py leaves types open
@@ -113,8 +117,8 @@ class EdgeSubscriber:
                     return
                 team_ids, self._changed = self._changed, set()
             for team_id in team_ids:
-                self._signals.notify(team_id)
                 try:
+                    self._signals.notify(team_id)
                     self._recovery.wake(team_id)
                 except StoreUnavailable as error:
                     _log.warning("edge not resolved yet", team=team_id, error=error.message)

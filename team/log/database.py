@@ -10,12 +10,14 @@ from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from team.model.errors import StoreUnavailable
 
 _R = TypeVar("_R")
 
 RETRIES: Final = 12
+OVERLOADED: Final = "The database cannot be reached or is overloaded; the call may be retried."
 _RETRIED_SQLSTATES: Final = frozenset({"40001", "40P01", "55P03", "23505"})
 """serialization_failure, deadlock_detected, lock_not_available, unique_violation
 
@@ -39,7 +41,9 @@ class Database:
             options["connect_args"] = {"timeout": 15.0, "check_same_thread": False}
         else:
             options["connect_args"] = {"connect_timeout": 5, "keepalives_idle": 10, "application_name": "team"}
-        self.engine: Engine = create_engine(url, pool_size=pool_size, max_overflow=pool_size, **options)
+        self.engine: Engine = create_engine(
+            url, pool_size=pool_size, max_overflow=pool_size, hide_parameters=True, **options
+        )
         self._writer = threading.Lock()
         if self.is_sqlite:
             event.listen(self.engine, "connect", _prepare_sqlite)
@@ -62,6 +66,8 @@ class Database:
                 yield connection
         except DBAPIError as error:
             raise unavailable(error) from error
+        except PoolTimeout as error:
+            raise StoreUnavailable(OVERLOADED) from error
 
     def writing(self, body: Callable[[Connection], _R]) -> _R:
         """Run ``body`` in one write transaction and commit it.
@@ -86,6 +92,8 @@ class Database:
                 if attempt == RETRIES or not (lost or _is_conflict(error)):
                     raise unavailable(error) from error
                 time.sleep(_pause(attempt))
+            except PoolTimeout as error:
+                raise StoreUnavailable(OVERLOADED) from error
         raise AssertionError("unreachable")
 
 
@@ -93,7 +101,7 @@ def unavailable(error: DBAPIError) -> Exception:
     """A lost or overloaded database as a retryable error; anything else is a defect and stays what it is."""
     defect = isinstance(error.orig, sqlite3.OperationalError) and error.orig.sqlite_errorcode == sqlite3.SQLITE_ERROR
     if (isinstance(error, OperationalError) and not defect) or error.connection_invalidated:
-        return StoreUnavailable("The database cannot be reached or is overloaded; the call may be retried.")
+        return StoreUnavailable(OVERLOADED)
     return error
 
 

@@ -100,13 +100,6 @@ def read_event(connection: Connection, session_id: str, seq: int) -> EventData:
     return _decoded(session_id, seq, row[0], row[1])
 
 
-def read_events_at(connection: Connection, session_id: str, seqs: Sequence[int]) -> dict[int, EventData]:
-    query = select(_event.c.seq, _event.c.type, _event.c.data).where(
-        _event.c.session_id == session_id, _event.c.seq.in_(seqs)
-    )
-    return {row[0]: _decoded(session_id, *row) for row in connection.execute(query)}
-
-
 def read_events(connection: Connection, session_id: str, after: int = 0, limit: int | None = None) -> list[Event]:
     """Events after ``after`` in order, their data as plain JSON. Raises LogDamaged that names a bad one."""
     query = (

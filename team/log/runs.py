@@ -45,6 +45,14 @@ def find_run(connection: Connection, turn_id: str) -> Run | None:
     return None if row is None else Run(*row)
 
 
+def lock_run(connection: Connection, turn_id: str) -> Run | None:
+    """The run with its row locked, after its Session's: a heartbeat renews leases under the row's lock alone, so a
+    lease that decides something is read here.
+    """
+    row = connection.execute(select(_run).where(_run.c.turn_id == turn_id).with_for_update()).one_or_none()
+    return None if row is None else Run(*row)
+
+
 def find_request(connection: Connection, request_id: str) -> Run | None:
     """The run that this claim request already got."""
     row = connection.execute(select(_run).where(_run.c.request_id == request_id)).one_or_none()

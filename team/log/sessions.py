@@ -3,11 +3,13 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from pydantic import ValidationError
 from sqlalchemy import Connection, Row, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from team.log.tables import SessionRow, TeamRow, table
-from team.model.errors import SessionExists, SessionNotFound
+from team.model.errors import LogDamaged, SessionExists, SessionNotFound
+from team.model.events import first_fault
 from team.model.ids import SessionId, TeamId
 from team.model.slices import HeadSlice
 from team.model.snapshots import SessionHeader
@@ -35,9 +37,15 @@ class LockedSession:
 
 
 def _decode(row: "Row[str, str, str | None, int | None, float | None]") -> LockedSession:
-    return LockedSession(
-        SessionHeader.model_validate_json(row[0]), HeadSlice.model_validate_json(row[1]), row[2], row[3], row[4]
-    )
+    try:
+        header = SessionHeader.model_validate_json(row[0])
+    except ValidationError as error:
+        raise LogDamaged(f"a Session's header cannot be read: {first_fault(error)}") from error
+    try:
+        head = HeadSlice.model_validate_json(row[1])
+    except ValidationError as error:
+        raise LogDamaged(f"Session {header.id}: its state cannot be read: {first_fault(error)}") from error
+    return LockedSession(header, head, row[2], row[3], row[4])
 
 
 def find_session(connection: Connection, session_id: str) -> LockedSession:

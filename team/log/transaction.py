@@ -4,7 +4,7 @@ Rules append through ``Transaction.append``; the fold validates each event again
 ``flush`` writes all events and changed rows at once. Effects wait in ``effects`` until the commit has happened.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TypeVar
@@ -214,11 +214,6 @@ class Transaction:
             values.append(current)  # pyright: ignore[reportArgumentType] -- one key holds one kind of slice
         values.extend(changed.values())  # pyright: ignore[reportArgumentType] -- the same
         return values
-
-    def prefetch(self, session_id: SessionId, values: Iterable[tuple[Key, Slice | None]]) -> None:
-        """Hand in slices that a rule loaded in bulk under the same locks."""
-        for key, value in values:
-            self._slices.setdefault((session_id, key), value)
 
     def append(self, session_id: SessionId, data: EventData) -> int:
         """Append one event to a locked Session and fold it; returns its seq. Raises LogDamaged if it does not fit."""

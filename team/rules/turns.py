@@ -30,7 +30,7 @@ from team.rules.queue import begin, requeue
 from team.rules.roster import is_member
 from team.rules.times import iso_time
 
-LEAD_REASONS: dict[str, EndReason] = {"max-tokens": "max-tokens", "refusal": "refusal"}
+FINAL_REASONS: dict[str, EndReason] = {"max-tokens": "max-tokens", "refusal": "refusal"}
 
 
 def sessions_of_end(header: SessionHeader) -> tuple[SessionId, ...]:
@@ -272,7 +272,7 @@ INTERRUPTED_CALL = (
 
 def end_reason(turn: TurnSlice) -> EndReason:
     """Why a turn ends whose last answer asked for no tools."""
-    return LEAD_REASONS.get(turn.finish or "stop", "completed")
+    return FINAL_REASONS.get(turn.finish or "stop", "completed")
 
 
 def last_text(tx: Transaction, session_id: SessionId, turn: TurnSlice) -> str:

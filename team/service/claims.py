@@ -1,16 +1,109 @@
-"""What a claim tells its worker: where the turn stands, and everything that it needs to go on."""
+"""Claiming: which queued turn a worker gets, and everything that it needs to go on with it."""
 
 from collections.abc import Mapping
+from typing import Final
 
-from team.log import projections
+import structlog
+
+from team.log import projections, runs, sessions
 from team.log.events import read_history
 from team.log.runs import Run
 from team.log.transaction import Transaction
-from team.model.claims import Claim, Limits
-from team.model.ids import SessionId
+from team.model.claims import Claim, ClaimRequest, Limits
+from team.model.errors import LogDamaged, ProfileUnknown
+from team.model.ids import SessionId, new_token
 from team.model.tools import LOCAL_PARAMETERS
 from team.rules import turns
 from team.service.store import Store
+
+_log = structlog.get_logger(__name__)
+
+CANDIDATES: Final = 8
+"""Queued turns that one claim looks at."""
+
+
+class _UnreadableError(Exception):
+    """Rolls a claim back whose turn cannot run here."""
+
+    def __init__(self, run: Run, code: str, fault: str) -> None:
+        super().__init__(fault)
+        self.run, self.code, self.fault = run, code, fault
+
+
+def claim_turn(store: Store, request: ClaimRequest) -> Claim | None:
+    """See ``TurnService.claim``."""
+
+    def claim(tx: Transaction) -> Claim | None:
+        earlier = runs.find_request(tx.connection, request.request_id)
+        if earlier is not None:
+            tx.lock_sessions(earlier.session_id)
+            current = runs.find_request(tx.connection, request.request_id)
+            return None if current is None else claim_of(store, tx, current, request.known)
+        for candidate in _candidates(tx, request):
+            try:
+                claimed = _try_claim(store, tx, candidate, request)
+            except LogDamaged as error:
+                # Its very state is unreadable, so its turn cannot even be ended; everyone else goes on.
+                _log.error("turn passed over", turn=candidate.turn_id, fault=error.message)  # noqa: TRY400 -- the text says it all
+                continue
+            if claimed is not None:
+                try:
+                    return claim_of(store, tx, claimed, request.known)
+                except LogDamaged as error:
+                    raise _UnreadableError(candidate, "log-damaged", error.message) from error
+                except ProfileUnknown as error:
+                    raise _UnreadableError(candidate, "configuration", error.message) from error
+        return None
+
+    while True:
+        try:
+            return store.writing(claim)
+        except _UnreadableError as found:
+            _end_unreadable(store, found)
+
+
+def _end_unreadable(store: Store, found: _UnreadableError) -> None:
+    unreadable = found.run
+
+    def end(tx: Transaction) -> None:
+        tx.lock_team(unreadable.team_id)
+        header = sessions.find_session(tx.connection, unreadable.session_id).header
+        tx.lock_sessions(*turns.sessions_of_end(header))
+        run, turn = runs.find_run(tx.connection, unreadable.turn_id), tx.open_turn(unreadable.session_id)
+        if run is None or turn is None or run.state != "queued":
+            return
+        turn = turns.abandon_calls(tx, run.session_id, turn, turns.LOST_CALL)
+        turns.end(tx, run.session_id, turn, "error", code=found.code, message=found.fault)
+
+    store.writing(end)
+
+
+def _candidates(tx: Transaction, request: ClaimRequest) -> list[Run]:
+    wanted = runs.find_run(tx.connection, request.turn_id) if request.turn_id else None
+    named = [wanted] if wanted and wanted.state == "queued" and wanted.queue in request.queues else []
+    return [*named, *runs.queued_runs(tx.connection, request.queues, tx.now, CANDIDATES)]
+
+
+def _try_claim(store: Store, tx: Transaction, candidate: Run, request: ClaimRequest) -> Run | None:
+    if candidate.turn_id == request.turn_id and not tx.has_locks:
+        # The turn that this task is about is worth a wait: whoever holds its Session is about to commit.
+        tx.lock_sessions(candidate.session_id)
+    elif not tx.try_lock_session(candidate.session_id):
+        return None
+    guarded_until = tx.session(candidate.session_id).guard_until
+    run = runs.find_run(tx.connection, candidate.turn_id)
+    if run is None or run.state != "queued" or (guarded_until is not None and guarded_until > tx.now):
+        return None
+    claimed = runs.claim_run(
+        tx.connection,
+        run,
+        worker=request.worker,
+        token=new_token(),
+        request_id=request.request_id,
+        now=tx.now,
+        lease_until=tx.now + store.settings.lease_seconds,
+    )
+    return runs.find_run(tx.connection, run.turn_id) if claimed else None
 
 
 def claim_of(store: Store, tx: Transaction, run: Run, known: Mapping[str, int]) -> Claim:

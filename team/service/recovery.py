@@ -11,6 +11,7 @@ from team.model.snapshots import MemberSnapshot
 from team.model.views import WaitView
 from team.rules import roster, waiting
 from team.rules.queue import begin, queued_of
+from team.service.isolation import each
 from team.service.store import Store
 
 LOST_CREATOR = "its creation was cut off before the prompt was accepted"
@@ -40,13 +41,13 @@ class RecoveryService:
         """Resolve what pub/sub missed, in every Team."""
         with self._store.reading() as connection:
             missed = waits.missed_teams(connection)
-        return sum(self.wake(team_id) for team_id, _counter in missed)
+        return each((team_id for team_id, _counter in missed), self.wake, "missed edge not resolved")
 
     def expire_waits(self) -> int:
         """Resolve waits whose deadline has passed on the database's clock."""
         with self._store.reading() as connection:
             due = waits.due_waits(connection, self._store.database.now(connection))
-        return sum(self._expire(wait) for wait in due)
+        return each(due, self._expire, "wait not expired")
 
     def _expire(self, wait: Wait) -> bool:
         def expire(tx: Transaction) -> bool:
@@ -94,7 +95,11 @@ class RecoveryService:
         """Settle creations whose creator is gone, from the child's own log; returns how many."""
         with self._store.reading() as connection:
             expired = operations.expired_operations(connection, self._store.database.now(connection))
-        return sum(self.settle_creation(TeamId(team_id), name, expired_only=True) for team_id, name, _key in expired)
+
+        def settle(found: tuple[str, str, str]) -> bool:
+            return self.settle_creation(TeamId(found[0]), found[1], expired_only=True)
+
+        return each(expired, settle, "creation not settled")
 
     def settle_creation(self, team_id: TeamId, name: str, *, expired_only: bool = False) -> bool:
         """Reconcile one provisioning record with the child's independently stored Session (spec: Provisioning).

@@ -142,7 +142,7 @@ class SessionService:
             turn = tx.open_turn(header.id)
             previous = availability("active" if member is None else member.phase, turn is not None)
             if turn is not None:
-                run = runs.find_run(tx.connection, turn.turn_id)
+                run = runs.lock_run(tx.connection, turn.turn_id)
                 turns.abort(tx, header.id, turn, run, f"interrupted by {actor or 'an operator'}")
             return InterruptView(previous_status=previous)
 
@@ -208,7 +208,7 @@ class SessionService:
             for found in sessions.tree(tx.connection, team_id):
                 turn = tx.open_turn(found.header.id)
                 if turn is not None:
-                    run = runs.find_run(tx.connection, turn.turn_id)
+                    run = runs.lock_run(tx.connection, turn.turn_id)
                     turns.abort(tx, found.header.id, turn, run, "the Team was closed", notify=False)
                     stopped.append(roster.name_of(tx, found.header))
             return stopped
@@ -284,12 +284,10 @@ class SessionService:
 
     def member_session(self, team_id: str, target: str) -> SessionId:
         """The Session behind a target. Raises MemberNotFound, SessionNotFound."""
-
-        def find(tx: Transaction) -> SessionId:
-            found = sessions.find_session(tx.connection, team_id).header
-            return roster.resolve(tx, found.team_id, target).session_id
-
-        return self._store.writing(find)
+        with self._store.reading() as connection:
+            tx = Transaction(self._store.database, connection, self._store.settings)
+            header = sessions.find_session(connection, team_id).header
+            return roster.resolve(tx, header.team_id, target).session_id
 
     def workers(self) -> list[WorkerView]:
         """Workers that sent a heartbeat lately, and what they execute."""

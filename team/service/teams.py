@@ -168,7 +168,7 @@ class TeamService:
             previous = roster.status_of(tx, victim)
             turn = tx.open_turn(victim.session_id) if previous == "running" else None
             if turn is not None:
-                run = runs.find_run(tx.connection, turn.turn_id)
+                run = runs.lock_run(tx.connection, turn.turn_id)
                 turns.abort(tx, victim.session_id, turn, run, "interrupted by the Lead", notify=False)
             return InterruptView(previous_status=previous)
 

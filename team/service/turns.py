@@ -31,31 +31,23 @@ from team.model.claims import (
     Write,
 )
 from team.model.content import ContentBlock, text_block
-from team.model.errors import InvalidArgument, LogDamaged, TurnConflict, TurnFenced
+from team.model.errors import InvalidArgument, TurnConflict, TurnFenced
 from team.model.events import AssistantMessage, FileIntended, FileObserved, SessionCwd
-from team.model.ids import SessionId, new_token
+from team.model.ids import SessionId
 from team.model.slices import TurnSlice
 from team.model.tools import LOCAL_PARAMETERS
 from team.model.values import Value, text_fault
 from team.rules import identity, turns, waiting
 from team.rules.queue import queued_of, requeue
 from team.service.callers import CallRef, ClaimRef, Recorded, entry_of, open_call, require_claim, session_of
-from team.service.claims import claim_of, model_of
+from team.service.claims import claim_turn, model_of
+from team.service.isolation import each
 from team.service.store import Store
 from team.service.workspace import ensure_workspace
 
 _V = TypeVar("_V", bound=Value)
 _W = TypeVar("_W", bound=Value)
 Body = Callable[[Transaction, Run, TurnSlice], _V]
-CANDIDATES = 8
-
-
-class _UnreadableError(Exception):
-    """Rolls a claim back whose log cannot be read."""
-
-    def __init__(self, run: Run, fault: str) -> None:
-        super().__init__(fault)
-        self.run, self.fault = run, fault
 
 
 @dataclass(frozen=True)
@@ -87,69 +79,10 @@ class TurnService:
     def claim(self, request: ClaimRequest) -> Claim | None:
         """Compare-and-set a queued turn to running with the next epoch; idempotent by ``request_id``.
 
-        A turn whose log cannot be read ends as ``error/log-damaged``, and the next one is tried: the damage of one
-        Session must not stop the queue.
+        A turn whose log cannot be read ends as ``error/log-damaged``, one without its profile as
+        ``error/configuration``, and the next one is tried: the fault of one Session must not stop the queue.
         """
-
-        def claim(tx: Transaction) -> Claim | None:
-            earlier = runs.find_request(tx.connection, request.request_id)
-            if earlier is not None:
-                tx.lock_sessions(earlier.session_id)
-                current = runs.find_request(tx.connection, request.request_id)
-                return None if current is None else claim_of(self._store, tx, current, request.known)
-            for candidate in self._candidates(tx, request):
-                claimed = self._try_claim(tx, candidate, request)
-                if claimed is not None:
-                    try:
-                        return claim_of(self._store, tx, claimed, request.known)
-                    except LogDamaged as error:
-                        raise _UnreadableError(candidate, error.message) from error
-            return None
-
-        while True:
-            try:
-                return self._store.writing(claim)
-            except _UnreadableError as found:
-                self._end_unreadable(found.run, found.fault)
-
-    def _end_unreadable(self, unreadable: Run, fault: str) -> None:
-        def end(tx: Transaction) -> None:
-            tx.lock_team(unreadable.team_id)
-            header = sessions.find_session(tx.connection, unreadable.session_id).header
-            tx.lock_sessions(*turns.sessions_of_end(header))
-            run, turn = runs.find_run(tx.connection, unreadable.turn_id), tx.open_turn(unreadable.session_id)
-            if run is None or turn is None or run.state != "queued":
-                return
-            turn = turns.abandon_calls(tx, run.session_id, turn, turns.LOST_CALL)
-            turns.end(tx, run.session_id, turn, "error", code="log-damaged", message=fault)
-
-        self._store.writing(end)
-
-    def _candidates(self, tx: Transaction, request: ClaimRequest) -> list[Run]:
-        wanted = runs.find_run(tx.connection, request.turn_id) if request.turn_id else None
-        named = [wanted] if wanted and wanted.state == "queued" and wanted.queue in request.queues else []
-        return [*named, *runs.queued_runs(tx.connection, request.queues, tx.now, CANDIDATES)]
-
-    def _try_claim(self, tx: Transaction, candidate: Run, request: ClaimRequest) -> Run | None:
-        if candidate.turn_id == request.turn_id and not tx.has_locks:
-            # The turn that this task is about is worth a wait: whoever holds its Session is about to commit.
-            tx.lock_sessions(candidate.session_id)
-        elif not tx.try_lock_session(candidate.session_id):
-            return None
-        guarded_until = tx.session(candidate.session_id).guard_until
-        run = runs.find_run(tx.connection, candidate.turn_id)
-        if run is None or run.state != "queued" or (guarded_until is not None and guarded_until > tx.now):
-            return None
-        claimed = runs.claim_run(
-            tx.connection,
-            run,
-            worker=request.worker,
-            token=new_token(),
-            request_id=request.request_id,
-            now=tx.now,
-            lease_until=tx.now + self._store.settings.lease_seconds,
-        )
-        return runs.find_run(tx.connection, run.turn_id) if claimed else None
+        return claim_turn(self._store, request)
 
     def boundary(self, ref: ClaimRef, request: BoundaryRequest) -> BoundaryResult:
         """End the open step and go on: the next step with its new input, or the claim is over (parked, ended).
@@ -192,7 +125,7 @@ class TurnService:
         limit = self._limit(profile)
         if turn.step_open:
             turn = turns.end_step(tx, session_id, turn)
-            if turn.calls == 0 and not tx.head(session_id).pending_steer:
+            if turn.calls == 0 and (turn.step >= limit or not tx.head(session_id).pending_steer):
                 reason = turns.end_reason(turn)
                 turns.end(tx, session_id, turn, reason)
                 return BoundaryResult(action="ended", reason=reason)
@@ -346,7 +279,7 @@ class TurnService:
             lease_until = tx.now + self._store.settings.lease_seconds
             runs.seen_worker(tx.connection, request.worker, tx.now, request.slots)
             renewed, cancelled = list[Held](), list[Held]()
-            for held in request.claims:
+            for held in sorted(request.claims, key=lambda claim: claim.turn_id):
                 alive = runs.renew(tx.connection, held.turn_id, held.epoch, request.worker, lease_until)
                 (renewed if alive else cancelled).append(held)
             for held in request.stopped:
@@ -362,14 +295,14 @@ class TurnService:
         """Take back claims whose lease ran out; returns how many. Each in a transaction of its own."""
         with self._store.reading() as connection:
             expired = runs.expired_runs(connection, self._store.database.now(connection), limit)
-        return sum(self._reap(run) for run in expired)
+        return each(expired, self._reap, "claim not taken back")
 
     def _reap(self, expired: Run) -> bool:
         def lose(tx: Transaction) -> bool:
             tx.lock_team(expired.team_id)
             header = sessions.find_session(tx.connection, expired.session_id).header
             tx.lock_sessions(*turns.sessions_of_end(header))
-            run = runs.find_run(tx.connection, expired.turn_id)
+            run = runs.lock_run(tx.connection, expired.turn_id)
             turn = tx.open_turn(expired.session_id)
             same = run is not None and run.state == "running" and run.epoch == expired.epoch
             if run is None or turn is None or not same or run.lease_until is None or run.lease_until >= tx.now:

@@ -1,9 +1,11 @@
 """Damaged logs: each is named, refused, and harms nobody else. Older and newer ones too."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+from config.profiles import SHIPPED, load_profile
 from team.log import projections
 from team.model.content import TextBlock
 from team.model.errors import LogDamaged, TeamError
@@ -226,3 +228,44 @@ def test_every_append_passes_the_fold_before_it_is_written(core: Core) -> None:
         with pytest.raises(TeamError, match=f"Session {lead}, event 3"):
             core.append(lead, wrong)
     assert core.count() == before
+
+
+class TestIsolation:
+    def test_a_session_whose_profile_is_gone_ends_its_turn_and_the_queue_goes_on(
+        self, make_core: MakeCore, tmp_path: Path
+    ) -> None:
+        profiles = tmp_path / "profiles"
+        profiles.mkdir()
+        (profiles / "passing.toml").write_text((SHIPPED / "team.toml").read_text())
+        core = make_core(profile_dir=profiles)
+        lost, healthy = core.lead("one", profile="passing"), core.lead("two")
+        (profiles / "passing.toml").unlink()
+        load_profile.cache_clear()
+        claim = core.turns.claim(core.claim_request())
+        assert claim is not None
+        assert claim.session_id == healthy
+        end = core.sessions.view(lost).last_end
+        assert end is not None
+        assert (end.reason, end.code) == ("error", "configuration")
+        assert "passing" in (end.message or "")
+
+    def test_a_session_whose_state_cannot_be_read_is_passed_over(self, damaged: Core) -> None:
+        broken, healthy = damaged.lead("one"), damaged.lead("two")
+        damaged.sql("UPDATE session SET head = '{}' WHERE id = :s", s=broken)
+        claim = damaged.turns.claim(damaged.claim_request())
+        assert claim is not None
+        assert claim.session_id == healthy
+        with pytest.raises(LogDamaged, match=broken):
+            damaged.sessions.view(broken)
+
+    def test_loops_take_the_next_item_after_one_that_fails(self, damaged: Core) -> None:
+        broken, healthy = damaged.lead("one"), damaged.lead("two")
+        damaged.agent(broken).begin()
+        damaged.agent(healthy).begin()
+        damaged.sql("UPDATE run SET lease_until = 1 WHERE session_id = :s", s=broken)
+        damaged.sql("UPDATE run SET lease_until = 2 WHERE session_id = :s", s=healthy)
+        damaged.sql("UPDATE session SET head = '{}' WHERE id = :s", s=broken)
+        assert damaged.turns.reap() == 1
+        run = damaged.run(healthy)
+        assert run is not None
+        assert run.state == "queued"

@@ -95,6 +95,18 @@ class TestInput:
         assert agent.boundary().reason == "max-steps"
         assert (core.run(lead), core.head(lead).held) == (None, True)
 
+    def test_a_turn_that_is_done_at_its_limit_of_steps_is_completed_and_late_input_gets_a_turn(
+        self, make_core: MakeCore
+    ) -> None:
+        core = make_core(max_steps=1)
+        lead = core.lead("go")
+        agent = core.agent(lead)
+        agent.begin()
+        core.prompt(lead, "late", steer=True)
+        assert agent.finish().reason == "completed"
+        assert not core.head(lead).held
+        assert core.agent(lead).begin() == ["late"]
+
     def test_the_first_step_of_a_session_says_who_it_is_once(self, core: Core) -> None:
         lead = core.lead("one")
         core.agent(lead).finish()

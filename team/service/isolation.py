@@ -1,0 +1,28 @@
+"""Work on many Sessions in which the fault of one does not stop the others."""
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import structlog
+
+from team.model.errors import StoreUnavailable
+
+_log = structlog.get_logger(__name__)
+_T = TypeVar("_T")
+
+
+def each(items: Iterable[_T], action: Callable[[_T], int], failed: str) -> int:
+    """Run ``action`` on every item; the sum of what it returns.
+
+    A fault of one item is logged under ``failed`` and the next one is taken. Raises StoreUnavailable at once: it is
+    no fault of an item.
+    """
+    done = 0
+    for item in items:
+        try:
+            done += action(item)
+        except StoreUnavailable:
+            raise
+        except Exception:  # noqa: BLE001 -- also a defect that one item brings to light must not stop the rest
+            _log.exception(failed)
+    return done
