@@ -29,7 +29,7 @@ class LocalContext:
     """What a local tool knows of its call (``workers.checkout.CallContext``)."""
 
     session_id: str
-    turn_id: str
+    execution: str
     call_id: str
     cwd: str
     files: Mapping[str, FileSlice]
@@ -96,7 +96,7 @@ class Calls:
     async def _run_local(self, call: PendingCall) -> None:
         context = LocalContext(
             session_id=self._claim.session_id,
-            turn_id=self._claim.turn_id,
+            execution=self._claim.execution,
             call_id=call.call_id,
             cwd=self._cwd,
             files=self._files,

@@ -29,14 +29,15 @@ class Execution:
             member=claim.member, team=claim.team_id, session=claim.session_id, turn=claim.turn_id, epoch=claim.epoch
         )
         self._began = time.monotonic()
-        self._guard.renewed(claim.turn_id, valid_until - self._began)
+        self._name = claim.execution
+        self._guard.renewed(self._name, valid_until - self._began)
         self.task = asyncio.ensure_future(work)
         self._expect(valid_until)
         self._log.info("turn claimed", step=claim.step)
 
     def renewed(self, valid_until: float) -> None:
         """On the heartbeat's thread: the guard learns it first, whatever the event loop is doing."""
-        self._guard.renewed(self.held.turn_id, valid_until - time.monotonic())
+        self._guard.renewed(self._name, valid_until - time.monotonic())
         self._loop.call_soon_threadsafe(self._expect, valid_until)
 
     def cancelled(self) -> None:

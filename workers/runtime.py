@@ -124,7 +124,9 @@ class Runtime:
             future.result(seconds)
         except (FutureTimeout, FutureCancelled):
             _log.warning("turns not handed over in time, their leases end by themselves")
-        os._exit(DEAF_EXIT)
+        finally:
+            # Whatever went wrong: a deaf worker that stays is worse.
+            os._exit(DEAF_EXIT)
 
     # On the event loop.
 
@@ -233,7 +235,7 @@ class Runtime:
         confirm = False
         try:
             ending = await execution.ended()
-            await self._tools.end_turn(claim.turn_id)
+            await self._tools.end_turn(claim.execution)
             confirm = ending in _CONFIRM_STOPPED
         finally:
             execution.close()

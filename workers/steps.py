@@ -175,7 +175,7 @@ class Turn:
         if delay <= IN_PLACE_SECONDS:
             await asyncio.sleep(delay)
             return None
-        await self._tools.end_turn(self._claim.turn_id)
+        await self._tools.end_turn(self._claim.execution)
         delay_ms = min(round(delay * 1000), _LONGEST_BACKOFF_MS)
         await self._writer.backoff(step, delay_ms, failure.code)
         return "backoff"
@@ -194,13 +194,13 @@ class Turn:
             self._conversation.extend(newer)
 
     async def _release(self) -> str:
-        await self._tools.end_turn(self._claim.turn_id)
+        await self._tools.end_turn(self._claim.execution)
         await self._writer.release("hand-over")
         self._log.info("turn handed over")
         return "released"
 
     async def _fail(self, code: str, message: str) -> str:
-        await self._tools.end_turn(self._claim.turn_id)
+        await self._tools.end_turn(self._claim.execution)
         await self._writer.fail(code, message)
         self._log.warning("turn failed", code=code)
         return "failed"

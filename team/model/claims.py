@@ -79,6 +79,14 @@ class Claim(Value):
     local_tools: tuple[str, ...] = ()
     limits: Limits
 
+    @property
+    def execution(self) -> str:
+        """Names what this claim leaves on its machine: processes, leases of the guard, spilled output.
+
+        Not the turn's id: a late clean-up of one claim must not touch the next claim of the same turn.
+        """
+        return f"{self.turn_id}.{self.epoch}"
+
 
 class Write(Value):
     epoch: int

@@ -238,7 +238,7 @@ async def _is(value: bool) -> bool:
 def test_renewals_come_from_any_thread(root: Path) -> None:
     async def work() -> None:
         async with guarded(root) as (desk, guard):
-            desk.turn_id = "turn-2"
+            desk.execution = "turn-2"
             await asyncio.to_thread(guard.renewed, "turn-2", 60)
             assert await desk.bash("echo on") == "on\n[exit code 0]"
 

@@ -118,7 +118,7 @@ def test_the_end_of_one_turn_leaves_another_alone(root: Path) -> None:
     async def work() -> None:
         async with guarded(root) as (desk, guard):
             guard.renewed("turn-2", 60)
-            desk.turn_id = "turn-2"
+            desk.execution = "turn-2"
             other = asyncio.create_task(desk.bash("touch ready; until [ -e go ]; do sleep 0.02; done; echo went"))
             await wait_until_async(lambda: _true((root / "ready").exists()), "the command to run")
             await desk.tools.end_turn("turn-1")
@@ -173,7 +173,7 @@ def test_d08_a_fork_bomb_is_ended_and_the_next_command_runs(root: Path) -> None:
 def test_a_turn_without_a_lease_runs_nothing(root: Path) -> None:
     async def work() -> None:
         async with guarded(root) as (desk, guard):
-            desk.turn_id = "turn-9"
+            desk.execution = "turn-9"
             for tool, arguments in (
                 ("bash", {"command": "touch ran"}),
                 ("glob", {"pattern": "*"}),

@@ -27,7 +27,7 @@ class Desk:
 
     tools: LocalTools
     cwd: str
-    turn_id: str = "turn-1"
+    execution: str = "turn-1"
     session_id: str = "session-1"
     call_id: str = "call-0"
     files: dict[str, FileSlice] = field(default_factory=dict[str, FileSlice])

@@ -354,7 +354,7 @@ def test_an_unexpected_error_ends_the_turn_visibly_and_quotes_nothing(
     assert turn.message is not None
     assert "KeyError" in turn.message
     assert "secret" not in turn.message
-    assert bench.tools.ended == [turn.turn_id]
+    assert bench.tools.ended == [f"{turn.turn_id}.1"]
 
 
 def test_a_fenced_write_ends_the_claim_without_another_write(coordinator: FakeCoordinator) -> None:

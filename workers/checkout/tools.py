@@ -53,7 +53,10 @@ class CallContext(Protocol):
     @property
     def session_id(self) -> str: ...
     @property
-    def turn_id(self) -> str: ...
+    def execution(self) -> str:
+        """Names the claim that the call belongs to, for the guard; ``end_turn`` takes the same name."""
+        ...
+
     @property
     def call_id(self) -> str: ...
     @property
@@ -132,7 +135,7 @@ class LocalTools:
             return _error(FileFaultError(f"{name} failed: {error.strerror or error}. Try again."))
 
     async def _run(self, parameters: Parameters, context: CallContext, intents: _Intents) -> LocalResult:
-        turn_id, cwd = context.turn_id, context.cwd
+        execution, cwd = context.execution, context.cwd
         match parameters:
             case ReadParameters():
                 return _done(await self._files.read(parameters, self._file_call(context, intents)))
@@ -141,11 +144,11 @@ class LocalTools:
             case EditParameters():
                 return _done(await self._files.edit(parameters, self._file_call(context, intents)))
             case GlobParameters():
-                return LocalResult("ok", clean_text(await self._search.glob(parameters, cwd, turn_id)))
+                return LocalResult("ok", clean_text(await self._search.glob(parameters, cwd, execution)))
             case GrepParameters():
-                return LocalResult("ok", clean_text(await self._search.grep(parameters, cwd, turn_id)))
+                return LocalResult("ok", clean_text(await self._search.grep(parameters, cwd, execution)))
             case BashParameters():
-                ran = await self._bash.run(parameters, cwd, turn_id, context.call_id)
+                ran = await self._bash.run(parameters, cwd, execution, context.call_id)
                 return LocalResult("ok", clean_text(ran.text), cwd=ran.cwd)
             case _:
                 raise ToolUnknown(f"there is no tool with the parameters {type(parameters).__name__}")
@@ -155,7 +158,7 @@ class LocalTools:
             cwd=context.cwd,
             versions={path: item.version for path, item in context.files.items()},
             intent=intents.log,
-            require_lease=lambda: self._guard.require(context.turn_id),
+            require_lease=lambda: self._guard.require(context.execution),
         )
 
     async def end_turn(self, turn_id: str) -> None:
