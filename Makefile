@@ -15,7 +15,7 @@ MODEL ?=
 TESTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run install test lint format lock clean
+.PHONY: help demo run install test lint format lock env clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' "$(ROOT)/Makefile" | expand -t 16
@@ -43,6 +43,15 @@ format: $(STAMP) ## Format the sources
 lock: ## Resolve the dependencies again (needs uv)
 	cd "$(ROOT)" && uv pip compile --universal --python-version 3.11 --generate-hashes --all-extras \
 		--no-annotate --no-header pyproject.toml -o requirements.lock
+	cd "$(ROOT)" && uv pip compile --universal --python-version 3.11 --generate-hashes -c requirements.lock \
+		--no-annotate --no-header pyproject.toml -o requirements-runtime.lock
+
+env: ## Write .env with random secrets, if there is none yet
+	@test ! -e "$(ROOT)/.env" || { echo '.env is there already; remove it first.' >&2; exit 2; }
+	@umask 077; python3 -c "import re, secrets, sys; \
+		text = open('$(ROOT)/.env.example').read(); \
+		sys.stdout.write(re.sub('example-[a-z-]+-secret', lambda _: secrets.token_urlsafe(24), text))" > "$(ROOT)/.env"
+	@echo "$(ROOT)/.env"
 
 clean: ## Remove the virtual environment and caches
 	rm -rf "$(VENV)" "$(ROOT)/.pytest_cache" "$(ROOT)/.ruff_cache" "$(ROOT)/.hypothesis"

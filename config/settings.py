@@ -21,7 +21,8 @@ class Settings(BaseSettings):
     server under ``data_dir``.
     """
 
-    model_config = SettingsConfigDict(env_prefix="TEAM_", extra="ignore", frozen=True)
+    # An empty variable is one that is not set: compose files pass every variable on.
+    model_config = SettingsConfigDict(env_prefix="TEAM_", env_ignore_empty=True, extra="ignore", frozen=True)
 
     data_dir: Path = Field(
         default_factory=lambda: Path.home() / ".local" / "share" / "celery-agent-teams",
@@ -36,7 +37,14 @@ class Settings(BaseSettings):
     host: str = Field(default="127.0.0.1", description="Address the coordinator listens on.")
     port: int = Field(default=8765, ge=0, le=65535, description="Port of the coordinator.")
     coordinator_url: str | None = Field(default=None, description="URL at which workers and the CLI reach it.")
+    allowed_hosts: str = Field(
+        default="", description="Names besides its own by which clients may call the coordinator, comma-separated."
+    )
+    published_on: str | None = Field(
+        default=None, description="Address on which a container's port is published, when it is not the host setting."
+    )
     operator_token: SecretStr | None = Field(default=None, description="Bearer token of the public API.")
+    viewer_token: SecretStr | None = Field(default=None, description="Bearer token that may read and change nothing.")
     worker_token: SecretStr | None = Field(default=None, description="Bearer token of the worker API.")
 
     workspace_root: Path = Field(
@@ -56,6 +64,11 @@ class Settings(BaseSettings):
     liveness_seconds: float = Field(
         default=10.0, gt=0, description="Time for a worker's own ping to come back; twice too late, it ends itself."
     )
+    health_file: Path | None = Field(
+        default=None, description="A worker touches it whenever its own ping came back; for health checks."
+    )
+    flower_user: str = Field(default="operator", description="User name of Flower's basic authentication.")
+    flower_password: SecretStr | None = Field(default=None, description="Its password; Flower starts with none.")
     fault_points: str | None = Field(
         default=None, description="For fault tests: NAME:NTH[,...] kills the worker at the nth passage of a point."
     )
@@ -84,6 +97,11 @@ class Settings(BaseSettings):
     def queue_names(self) -> tuple[str, ...]:
         """The queues of this worker, in order."""
         return tuple(name.strip() for name in self.queues.split(",") if name.strip())
+
+    @property
+    def host_names(self) -> tuple[str, ...]:
+        """The allowed hosts, in order."""
+        return tuple(name.strip() for name in self.allowed_hosts.split(",") if name.strip())
 
     @property
     def sql_url(self) -> str:

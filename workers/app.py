@@ -91,6 +91,8 @@ def create_app(settings: Settings, runtime: Runtime, liveness: Liveness, private
 
     def ping(nonce: str) -> None:
         liveness.answered(nonce)
+        if settings.health_file is not None:
+            settings.health_file.touch()
 
     app.task(name=TURN_TASK)(turn)
     app.task(name=PING_TASK, send_events=False)(ping)

@@ -93,6 +93,21 @@ def check_database(url: str) -> None:
         ) from error
 
 
+def migrate_database(settings: Settings) -> int:
+    """Bring the configured database to the newest schema; raises ConfigurationInvalid, StoreUnavailable. Idempotent."""
+    from team.log.database import Database  # noqa: PLC0415  # half a second that few commands need
+    from team.log.schema import migrate  # noqa: PLC0415  # beside its library
+
+    if settings.database_url is None:
+        settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    database = Database(settings.sql_url)
+    try:
+        migrate(database)
+    finally:
+        database.close()
+    return 0
+
+
 def _place(url: str) -> str:
     """Host and port, or the path, of a URL: never its password."""
     try:

@@ -128,7 +128,7 @@ def run(
     if not text.strip():
         raise ConfigurationInvalid("The prompt is empty; say what is to be done.")
     return run_new(
-        RunOptions(settings, directory, _staffed(workers), limit_minutes, report, as_json),
+        RunOptions(settings, directory, _staffed(workers), limit_minutes, report, as_json, chosen_cwd=cwd),
         prompt=text,
         profile=profile,
         model=resolve_model(settings.model) if settings.model else None,
@@ -204,6 +204,27 @@ def worker(
     read_settings(worker_name=name, slots=slots, queues=queues)
     chosen = {"TEAM_WORKER_NAME": name, "TEAM_SLOTS": slots, "TEAM_QUEUES": queues}
     _become("workers", **{key: str(value) for key, value in chosen.items() if value is not None})
+
+
+@app.command()
+@reported
+def migrate() -> int:
+    """Bring the database to this version's schema, and leave. A coordinator does the same when it starts."""
+    return checks.migrate_database(read_settings())
+
+
+@app.command()
+@reported
+def flower(
+    host: Annotated[
+        str | None, typer.Option(envvar="TEAM_HOST", help="Address to listen on.", show_default="127.0.0.1")
+    ] = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 5555,
+) -> int:
+    """Be Flower on this deployment's broker, behind TEAM_FLOWER_USER and TEAM_FLOWER_PASSWORD."""
+    settings = read_settings(host=host, port=port)
+    checks.check_port(settings.host, settings.port)
+    _become("config.flower", TEAM_HOST=settings.host, TEAM_PORT=str(settings.port))
 
 
 @app.command()

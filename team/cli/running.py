@@ -36,7 +36,7 @@ class Link:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What ``team run`` and ``team resume`` were asked for."""
+    """What ``team run`` and ``team resume`` were asked for. ``chosen_cwd`` is the directory as it was given, if any."""
 
     settings: Settings
     directory: Path
@@ -44,6 +44,23 @@ class RunOptions:
     limit_minutes: float | None
     report: Path | None
     as_json: bool
+    chosen_cwd: Path | None = None
+
+    @property
+    def lead_directory(self) -> str:
+        """Where the Lead starts, as its coordinator names it.
+
+        A configured coordinator may have the checkout at another path: for it the directory is told relative to the
+        workspace root, unless it was given.
+        """
+        settings = self.settings
+        if settings.coordinator_url is None:
+            return str(self.directory)
+        if self.chosen_cwd is not None:
+            return str(self.chosen_cwd)
+        root = settings.workspace_root.expanduser().resolve()
+        inside = "workspace_root" in settings.model_fields_set and self.directory.is_relative_to(root)
+        return str(self.directory.relative_to(root)) if inside else "."
 
 
 def nothing() -> None:
@@ -164,7 +181,7 @@ def run_new(options: RunOptions, *, prompt: str, profile: str, model: str | None
     """Create a Session with the prompt and follow its Team to the end. Returns the exit code."""
 
     def open_session(operator: Operator) -> str:
-        return operator.create_session(cwd=str(options.directory), profile=profile, model=model, prompt=prompt)
+        return operator.create_session(cwd=options.lead_directory, profile=profile, model=model, prompt=prompt)
 
     return _run(options, open_session, profile=profile, model=model, is_new=True)
 
