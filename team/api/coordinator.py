@@ -9,10 +9,11 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from config.broker import redis_url
+from config.exposure import require_private, require_token
 from config.settings import Settings
 from team.api.bodies import reply_error
 from team.api.public_routes import public_router
-from team.api.security import HostCheck, bearer, require_token
+from team.api.security import HostCheck, bearer, operator_or_viewer
 from team.api.tool_routes import tool_router
 from team.api.transfer_routes import transfer_router
 from team.api.worker_routes import worker_router
@@ -43,6 +44,8 @@ class Coordinator:
         self.settings = settings
         self._operator = require_token(settings.operator_token, "TEAM_OPERATOR_TOKEN")
         self._worker = require_token(settings.worker_token, "TEAM_WORKER_TOKEN")
+        self._viewer = settings.viewer_token
+        require_private(settings.published_on or settings.host, (self._operator, self._worker, self._viewer))
         redis_url(settings.broker_url)
         settings.data_dir.mkdir(parents=True, exist_ok=True)
         self.database = Database(settings.sql_url, pool_size=REQUEST_THREADS)
@@ -86,16 +89,17 @@ class Coordinator:
             self.stop()
 
         app = FastAPI(title="celery-agent-teams", version="1", lifespan=lifespan, docs_url=None, redoc_url=None)
-        app.add_middleware(HostCheck, host=self.settings.host)
+        app.add_middleware(HostCheck, host=self.settings.host, names=self.settings.host_names)
         app.add_exception_handler(TeamError, _team_error)
         app.add_exception_handler(RequestValidationError, _invalid)
         app.add_exception_handler(HTTPException, _http_error)
+        access = operator_or_viewer(self._operator, self._viewer)
         for router in (
             public_router(self.sessions),
             transfer_router(self.transfers),
             tool_router(self.sessions, self.teams, self.tools, self.signals),
         ):
-            app.include_router(router, dependencies=[Depends(bearer(self._operator, "operator"))])
+            app.include_router(router, dependencies=[Depends(access)])
         app.include_router(
             worker_router(self.turns, self.tools), dependencies=[Depends(bearer(self._worker, "worker"))]
         )
