@@ -83,6 +83,7 @@ class Settings(BaseSettings):
     )
 
     max_members: int = Field(default=8, ge=1)
+    max_depth: int = Field(default=3, ge=1, description="Levels of children below a root; deeper ones are refused.")
     max_tasks: int = Field(default=256, ge=1)
     max_message_bytes: int = Field(default=65_536, ge=256)
     max_inbox: int = Field(default=64, ge=1)

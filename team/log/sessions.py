@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import ValidationError
 from sqlalchemy import Connection, Row, insert, select, update
@@ -36,7 +37,9 @@ class LockedSession:
     guard_until: float | None
 
 
-def _decode(row: "Row[str, str, str | None, int | None, float | None]") -> LockedSession:
+def _decode(
+    row: "Row[str, str, str | None, int | None, float | None] | tuple[Any, ...]",
+) -> LockedSession:
     try:
         header = SessionHeader.model_validate_json(row[0])
     except ValidationError as error:
@@ -78,6 +81,59 @@ def tree(connection: Connection, root_id: str) -> list[LockedSession]:
         .order_by(_session.c.depth, _session.c.created_order, _session.c.id)
     )
     return [_decode(row) for row in connection.execute(query)]
+
+
+def readable_tree(connection: Connection, root_id: str) -> tuple[list[tuple[LockedSession, float]], dict[str, str]]:
+    """A root and its descendants with the time of their creation, parents first; and by id what cannot be read."""
+    query = (
+        select(_session.c.id, _session.c.created_order, *_columns)
+        .where(_session.c.root_id == root_id)
+        .order_by(_session.c.depth, _session.c.created_order, _session.c.id)
+    )
+    found, faults = list[tuple[LockedSession, float]](), dict[str, str]()
+    for session_id, created, *row in connection.execute(query):
+        try:
+            found.append((_decode(tuple(row)), created))
+        except LogDamaged as error:
+            faults[session_id] = error.message
+    return found, faults
+
+
+def readable_children(connection: Connection, parent_id: str) -> tuple[list[LockedSession], dict[str, str]]:
+    """The direct children of a Session in order of creation; and by id what cannot be read."""
+    query = (
+        select(_session.c.id, *_columns)
+        .where(_session.c.parent_id == parent_id)
+        .order_by(_session.c.created_order, _session.c.id)
+    )
+    return _readable(connection.execute(query).tuples())
+
+
+def readable_of(connection: Connection, session_ids: Sequence[str]) -> tuple[list[LockedSession], dict[str, str]]:
+    """Those of the named Sessions that can be read; and by id what cannot."""
+    query = select(_session.c.id, *_columns).where(_session.c.id.in_(list(session_ids)))
+    return _readable(connection.execute(query).tuples())
+
+
+def _readable(rows: Iterable[tuple[Any, ...]]) -> tuple[list[LockedSession], dict[str, str]]:
+    found, faults = list[LockedSession](), dict[str, str]()
+    for session_id, *row in rows:
+        try:
+            found.append(_decode(tuple(row)))
+        except LogDamaged as error:
+            faults[session_id] = error.message
+    return found, faults
+
+
+def newest_roots(connection: Connection, limit: int) -> list[tuple[str, float]]:
+    """Ids of roots and the time of their creation, newest first."""
+    query = (
+        select(_session.c.id, _session.c.created_order)
+        .where(_session.c.depth == 0)
+        .order_by(_session.c.created_order.desc(), _session.c.id)
+        .limit(limit)
+    )
+    return [(row[0], row[1]) for row in connection.execute(query)]
 
 
 def lock_sessions(

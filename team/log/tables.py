@@ -230,7 +230,10 @@ class WriteRow(Row, table=True):
 
 
 class WaitRow(Row, table=True):
-    """Runtime: what an open turn waits for. ``counter`` is the Team's edge counter at registration."""
+    """Runtime: what an open turn waits for. ``counter`` is the Team's edge counter at registration.
+
+    Without a deadline it ends with what it waits for, or with its turn.
+    """
 
     __tablename__ = "wait"
     __table_args__ = (
@@ -245,7 +248,21 @@ class WaitRow(Row, table=True):
     team_id: str
     call_id: str | None = None
     counter: int
-    deadline: float
+    deadline: float | None = None
+
+
+class DelegationRow(Row, table=True):
+    """Runtime: a one-shot child that an open call waits for; a call may wait for several. ``ended_turn`` is set when
+    the child's turn has ended and the call has not taken its outcome yet.
+    """
+
+    __tablename__ = "delegation"
+    __table_args__ = (Index("ix_delegation_call", "turn_id", "step", "index"),)
+    child_id: str = Field(primary_key=True)
+    turn_id: str
+    step: int
+    index: int
+    ended_turn: str | None = None
 
 
 class OperationRow(Row, table=True):

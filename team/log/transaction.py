@@ -39,10 +39,16 @@ class Queued:
 
 @dataclass
 class Effects:
-    """What to do after the commit: publish edges (Team and counter), send turns to workers."""
+    """What to do after the commit: publish edges (Team and counter), send turns to workers, wake viewers.
+
+    ``activity`` names each Session whose row was locked with its newest seq: it may look different now. Unlike an edge
+    it wakes no waiter and raises no counter. ``workflows`` names turns whose workflow call has a child that ended.
+    """
 
     edges: dict[TeamId, int] = field(default_factory=dict[TeamId, int])
     queued: list[Queued] = field(default_factory=list[Queued])
+    workflows: set[TurnId] = field(default_factory=set[TurnId])
+    activity: dict[TeamId, dict[SessionId, int]] = field(default_factory=dict[TeamId, dict[SessionId, int]])
 
 
 class Transaction:
@@ -115,6 +121,9 @@ class Transaction:
     def has_locks(self) -> bool:
         """Whether Session rows are locked already."""
         return bool(self._sessions)
+
+    def is_locked(self, session_id: SessionId) -> bool:
+        return session_id in self._sessions
 
     def session(self, session_id: SessionId) -> LockedSession:
         """A Session that this transaction has locked."""
@@ -244,6 +253,8 @@ class Transaction:
         for team_id in self._raised - self._counted:
             sessions.raise_counter(self.connection, team_id)
             self._counted.add(team_id)
+        for session_id, locked in self._sessions.items():
+            self.effects.activity.setdefault(locked.header.team_id, {})[session_id] = self.head(session_id).seq
 
 
 def write(

@@ -22,7 +22,11 @@ class Wait:
     team_id: TeamId
     call_id: str | None
     counter: int
-    deadline: float
+    deadline: float | None = None
+
+    def is_due(self, now: float) -> bool:
+        """Whether its deadline, if it has one, has passed."""
+        return self.deadline is not None and self.deadline <= now
 
 
 def insert_wait(connection: Connection, wait: Wait) -> None:
@@ -35,6 +39,13 @@ def take_wait(connection: Connection, wait: Wait) -> bool:
         delete(_wait).where(_wait.c.turn_id == wait.turn_id, _wait.c.step == wait.step, _wait.c.index == wait.index)
     )
     return taken.rowcount > 0
+
+
+def find_wait(connection: Connection, turn_id: str, step: int, index: int) -> Wait | None:
+    """The open wait of one call."""
+    query = select(_wait).where(_wait.c.turn_id == turn_id, _wait.c.step == step, _wait.c.index == index)
+    row = connection.execute(query).one_or_none()
+    return None if row is None else Wait(*row)
 
 
 def turn_waits(connection: Connection, turn_id: str) -> list[Wait]:

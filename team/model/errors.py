@@ -119,6 +119,21 @@ class Disposed(TeamError, code="TEAM_DISPOSED", status=410): ...
 class DisposalTimeout(TeamError, code="TEAM_DISPOSAL_TIMEOUT", status=504): ...
 
 
+# Subagents (DESIGN section 7).
+class SubagentNotFound(TeamError, code="SUBAGENT_NOT_FOUND", status=404): ...
+
+
+class SubagentDepth(TeamError, code="SUBAGENT_DEPTH", status=409): ...
+
+
+class SubagentEnded(TeamError, code="SUBAGENT_ENDED", status=410):
+    """A one-shot child has had its only turn, or takes no messages."""
+
+
+class SubagentFailed(TeamError, code="SUBAGENT_FAILED", status=409):
+    """The result of a call whose child did not complete its work."""
+
+
 # Turns.
 class TurnFenced(TeamError, code="TURN_FENCED", status=409): ...
 

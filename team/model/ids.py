@@ -13,10 +13,17 @@ CallId = NewType("CallId", str)
 
 LEAD_NAME: Final = "lead"
 MAX_SAFE_INTEGER: Final = 2**53 - 1
+_CHILDREN: Final = uuid.UUID("8a1d5c0e-6d55-5a0b-9d0c-6f1d1d6f2c11")
+"""Namespace of the ids of children."""
 
 
 def new_session_id() -> SessionId:
     return SessionId(str(uuid.uuid4()))
+
+
+def child_session_id(parent: SessionId, call_key: str, item: int = 0) -> SessionId:
+    """The id of the child that a call creates, however often the call is made; ``item`` counts the call's children."""
+    return SessionId(str(uuid.uuid5(_CHILDREN, f"{parent}:{call_key}:{item}")))
 
 
 def new_turn_id() -> TurnId:

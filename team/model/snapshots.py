@@ -112,7 +112,7 @@ class HumanSource(Value):
 
 
 class DelegationSource(Value):
-    """The initial prompt of a child, written by its parent."""
+    """A prompt of a child, written by its parent: the first one, and what it sends later to a subagent."""
 
     kind: Literal["delegation"] = "delegation"
     sender_id: SessionId
@@ -138,7 +138,7 @@ class RuntimeContextSource(Value):
 
 
 class SettlementSource(Value):
-    """A notice that a member's turn ended."""
+    """A notice that the turn of a member ended, or of a background subagent, whose name is its label."""
 
     kind: Literal["settlement"] = "settlement"
     member_id: SessionId

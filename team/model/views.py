@@ -64,6 +64,40 @@ class InterruptView(Value):
     previous_status: Availability
 
 
+class SubagentView(Value):
+    """The result of ``subagent`` and ``subagent_fork`` in the background: a notice tells when a turn of it ends."""
+
+    agent_id: SessionId
+    status: Availability
+
+
+class SubagentResultView(Value):
+    """The result of ``subagent`` and ``subagent_fork`` in the foreground, when the child completed its work."""
+
+    label: str
+    text: str
+
+
+class SubagentRowView(Value):
+    """One child of the caller. A row with ``error`` cannot be read and says why; nothing else is known of it."""
+
+    agent_id: SessionId
+    label: str | None = None
+    status: Availability | None = None
+    mode: Literal["one-shot", "continuable"] | None = None
+    context: Provider | None = None
+    model: str | None = None
+    diagnostics: tuple[str, ...] = ()
+    error: str | None = None
+
+
+class SubagentListView(RootModel[tuple[SubagentRowView, ...]]):
+    """The result of ``list_agents`` for an agent with subagents: its direct children in order of creation."""
+
+    def to_json(self) -> str:
+        return self.model_dump_json(by_alias=True, exclude_none=True)
+
+
 class ScopeWarning(Value):
     """Another live task whose write scopes overlap; advice, never a lock."""
 
@@ -150,7 +184,7 @@ def names_of(team_id: TeamId, members: list[MemberSnapshot]) -> dict[SessionId, 
 class WaitStateView(Value):
     kind: str
     call_id: str | None = None
-    deadline: float
+    deadline: float | None = None
 
 
 class TurnStateView(Value):

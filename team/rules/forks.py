@@ -33,9 +33,11 @@ def create_session(
     parent: SessionHeader | None,
     inherits: bool,
     model: str | None,
+    profile: str | None = None,
     descriptor: SubagentDescribed | None = None,
 ) -> None:
-    """Create a Session beside ``source``: its profile, directory and model, and its conversation when it inherits.
+    """Create a Session beside ``source``: its directory and model, its profile unless another is named, and its
+    conversation when it inherits.
 
     In the log: the descriptor, then the seed, then the model. Without a parent it is a new root, and the Team records
     in its seed carry the ancestor's id, so they fold out. ``source`` must be locked.
@@ -46,7 +48,7 @@ def create_session(
         SessionHeader(
             id=session_id,
             created_at=iso_time(tx.now),
-            profile=source.profile,
+            profile=profile or source.profile,
             cwd=tx.head(source.id).cwd,
             depth=0 if parent is None else parent.depth + 1,
             root_id=session_id if parent is None else parent.root_id,

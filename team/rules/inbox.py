@@ -4,9 +4,10 @@ from typing import Final
 
 from team.log.transaction import Transaction
 from team.model.content import ContentBlock, TextBlock, text_block
-from team.model.errors import InboxFull, InvalidArgument, MessageTooLarge, SelfMessage
+from team.model.errors import InboxFull, InvalidArgument, MessageTooLarge, SelfMessage, SubagentEnded
 from team.model.events import Delivery, InboxInserted
 from team.model.ids import MessageId, SessionId, TeamId, TurnId, new_message_id
+from team.model.slices import HeadSlice
 from team.model.snapshots import WAKING, HumanSource, Source, TeamMessageSource
 from team.rules.queue import begin
 from team.rules.roster import Member, is_member, require_open, require_reachable
@@ -26,9 +27,16 @@ def accept(
     """Insert one message into a locked Session's inbox and make sure that a turn will claim it.
 
     An edge when the target is a member. Held input of an earlier bad end is released by a waking source and stays
-    held under a system notice. Raises InboxFull.
+    held under a system notice. A one-shot child has one turn, so whatever it gets steers that turn. Raises InboxFull,
+    SubagentEnded.
     """
     header, head = tx.header(target), tx.head(target)
+    if has_ended_for_good(head):
+        raise SubagentEnded(
+            "This subagent was created for one turn, which has ended; it takes no more messages. Start another one."
+        )
+    if is_one_shot(head):
+        delivery = "steer"
     if head.pending >= tx.settings.max_inbox and source.kind not in NOTICES:
         raise InboxFull(
             f"The inbox holds {head.pending} unread messages, its limit. Wait until the member has read them "
@@ -40,6 +48,16 @@ def accept(
     after = tx.head(target)
     if after.open_turn is None and (source.kind in WAKING or not after.held):
         begin(tx, target, f"{source.kind} message")
+
+
+def is_one_shot(head: HeadSlice) -> bool:
+    """Whether a Session is a child that was created for one turn."""
+    return head.descriptor is not None and head.descriptor.mode == "one-shot"
+
+
+def has_ended_for_good(head: HeadSlice) -> bool:
+    """Whether no turn opens for a Session any more: a one-shot child that has had its turn."""
+    return is_one_shot(head) and head.turns > 0 and head.open_turn is None
 
 
 def prompt(tx: Transaction, target: SessionId, text: str, delivery: Delivery, actor: str | None) -> MessageId:

@@ -1,6 +1,6 @@
 """Opening turns and putting them back into the queue. SQL is the queue; the broker only carries hints."""
 
-from team.log import runs
+from team.log import runs, waits
 from team.log.transaction import Queued, Transaction
 from team.model.events import TurnResumed, TurnStarted
 from team.model.ids import SessionId, new_turn_id
@@ -33,6 +33,16 @@ def begin(tx: Transaction, session_id: SessionId, reason: str) -> None:
     tx.effects.queued.append(queued)
     if is_member(tx, header):
         tx.raise_edge(header.team_id)
+
+
+def resume_if_free(tx: Transaction, session_id: SessionId, reason: str) -> None:
+    """Queue a parked turn that waits for nothing any more; a running one goes on by itself."""
+    turn = tx.open_turn(session_id)
+    if turn is None or turn.phase != "parked" or waits.turn_waits(tx.connection, turn.turn_id):
+        return
+    run = runs.find_run(tx.connection, turn.turn_id)
+    assert run is not None
+    requeue(tx, turn, run, reason)
 
 
 def requeue(tx: Transaction, turn: TurnSlice, run: runs.Run, reason: str, *, losses: int = 0) -> None:

@@ -1,41 +1,46 @@
 """Turns: begin, step boundaries, answers, results, park, end (DESIGN section 5). Pure rules over a transaction."""
 
-from team.log import projections, runs, sessions, waits
+from team.log import delegations, projections, runs, sessions, waits
 from team.log.transaction import Transaction
 from team.model.claims import AnswerRequest, PendingCall
-from team.model.content import ContentBlock, ToolCallBlock, text_of
+from team.model.content import ContentBlock, ToolCallBlock
 from team.model.errors import TurnConflict, WaitAborted, error_json
 from team.model.events import (
     HOLDING,
     AssistantMessage,
     EndReason,
     InboxClaimed,
+    InboxDiscarded,
     InboxInserted,
     OpenWait,
-    Outcome,
     RequestHeader,
     StepEnded,
     StepStarted,
     ToolCalled,
-    ToolReturned,
     TurnEnded,
     TurnParked,
     UserMessage,
 )
 from team.model.ids import SessionId, new_message_id
-from team.model.slices import CallSlice, InboxSlice, TurnSlice
+from team.model.slices import InboxSlice, TurnSlice
 from team.model.snapshots import RuntimeContextSource, SessionHeader
-from team.rules import settlement
+from team.rules import children, settlement
+from team.rules.inbox import is_one_shot
 from team.rules.queue import begin, requeue
+from team.rules.results import give_result
 from team.rules.roster import is_member
 from team.rules.times import iso_time
 
 FINAL_REASONS: dict[str, EndReason] = {"max-tokens": "max-tokens", "refusal": "refusal"}
 
 
-def sessions_of_end(header: SessionHeader) -> tuple[SessionId, ...]:
-    """The Sessions that the end of a turn may write: its own, and its parent's for the settlement notice."""
-    return (header.id,) if header.parent_id is None else (header.parent_id, header.id)
+def sessions_of_end(tx: Transaction, header: SessionHeader) -> tuple[SessionId, ...]:
+    """The Sessions that the end of a turn may write; the Team row is locked, so that their set stands still.
+
+    Its own, its parent's for the result or the notice, and the one-shot children that its calls wait for, with theirs.
+    """
+    above = () if header.parent_id is None else (header.parent_id,)
+    return (*above, header.id, *children.awaited(tx.connection, header.id))
 
 
 def start_step(
@@ -86,20 +91,36 @@ def end(
 ) -> None:
     """End a turn, and open the next one if accepted input is waiting: one transaction, so none is ever lost.
 
-    After aborted, error and max-steps the pending input is held instead. Unanswered calls must have their results.
-    Locked: the Team, this Session and its parent.
+    After aborted, error and max-steps the pending input is held instead; a one-shot child's is discarded. Whoever
+    waits for this child is told; children that this turn waits for end with it. Unanswered calls must have their
+    results. Locked: the Team and ``sessions_of_end``.
     """
     header = tx.header(session_id)
     tx.append(session_id, TurnEnded(turn_id=turn.turn_id, reason=reason, code=code, message=message))
     for wait in waits.turn_waits(tx.connection, turn.turn_id):
         waits.take_wait(tx.connection, wait)
+    awaited = delegations.drop_turn(tx.connection, turn.turn_id)
     runs.delete_run(tx.connection, turn.turn_id)
     if is_member(tx, header):
         tx.raise_edge(header.team_id)
-    if tx.head(session_id).pending and reason not in HOLDING:
+    if is_one_shot(tx.head(session_id)):
+        for item in tx.pending(session_id):
+            tx.append(session_id, InboxDiscarded(message_id=item.message_id, reason="its only turn has ended"))
+    elif tx.head(session_id).pending and reason not in HOLDING:
         begin(tx, session_id, "input arrived during the last turn")
-    if notify:
-        settlement.notify(tx, session_id, current(tx, session_id, turn))
+    ended = current(tx, session_id, turn)
+    if not children.tell_waiting_call(tx, header, ended) and notify:
+        settlement.notify(tx, session_id, ended)
+    for child_id in awaited:
+        _end_child(tx, child_id)
+
+
+def _end_child(tx: Transaction, child_id: SessionId) -> None:
+    """A child whose waiting call is gone ends too; one that cannot be read was not locked and is left alone."""
+    turn = tx.open_turn(child_id) if tx.is_locked(child_id) else None
+    if turn is not None:
+        run = runs.lock_run(tx.connection, turn.turn_id)
+        abort(tx, child_id, turn, run, "the turn that waited for it ended")
 
 
 def abandon_calls(tx: Transaction, session_id: SessionId, turn: TurnSlice, text: str) -> TurnSlice:
@@ -108,29 +129,17 @@ def abandon_calls(tx: Transaction, session_id: SessionId, turn: TurnSlice, text:
     A wait is known to have had no effect; of any other call the outcome is unknown.
     """
     if turn.open_calls:
-        waiting = {(wait.step, wait.index) for wait in waits.turn_waits(tx.connection, turn.turn_id)}
+        waiting = {(wait.step, wait.index): wait for wait in waits.turn_waits(tx.connection, turn.turn_id)}
         for call in tx.calls(session_id, turn):
             if call.result_seq is not None:
                 continue
-            if (call.step, call.index) in waiting:
-                give_result(tx, session_id, call, "error", error_json(WaitAborted.code, ABORTED_WAIT))
+            wait = waiting.get((call.step, call.index))
+            if wait is not None:
+                aborted = ABORTED_WAIT if wait.kind == "wait-agent" else ABORTED_DELEGATION
+                give_result(tx, session_id, call, "error", error_json(WaitAborted.code, aborted))
             else:
                 give_result(tx, session_id, call, "unknown", text)
     return current(tx, session_id, turn)
-
-
-def give_result(tx: Transaction, session_id: SessionId, call: CallSlice, outcome: Outcome, content: str) -> int:
-    return tx.append(
-        session_id,
-        ToolReturned(
-            turn_id=call.turn_id,
-            step=call.step,
-            index=call.index,
-            call_id=call.call_id,
-            outcome=outcome,
-            content=content,
-        ),
-    )
 
 
 def answer(tx: Transaction, session_id: SessionId, turn: TurnSlice, request: AnswerRequest) -> int:
@@ -222,7 +231,11 @@ def pending_calls(tx: Transaction, session_id: SessionId, turn: TurnSlice) -> tu
 def park(tx: Transaction, session_id: SessionId, turn: TurnSlice, open_waits: list[waits.Wait], reason: str) -> None:
     """Release the claim; the turn is queued again when its last wait is resolved."""
     described = tuple(
-        OpenWait(kind=wait.kind, call_id=wait.call_id, deadline=iso_time(wait.deadline))  # pyright: ignore[reportArgumentType] -- the column holds a WaitKind
+        OpenWait(
+            kind=wait.kind,  # pyright: ignore[reportArgumentType] -- the column holds a WaitKind
+            call_id=wait.call_id,
+            deadline=None if wait.deadline is None else iso_time(wait.deadline),
+        )
         for wait in open_waits
     )
     tx.append(session_id, TurnParked(turn_id=turn.turn_id, waits=described))
@@ -260,6 +273,10 @@ def abort(
 
 
 ABORTED_WAIT = "The turn ended while this call was waiting. Read the roster and the board to see where things stand."
+ABORTED_DELEGATION = (
+    "The turn ended while this call was waiting, and the subagents that it waited for were ended with it. What they "
+    "did so far is in the checkout: look at it before you start another one."
+)
 LOST_CALL = (
     "The worker of this call was lost. Its outcome is unknown: it may have happened in whole, in part or not at all. "
     "Look at the actual state before you repeat it."
@@ -273,15 +290,6 @@ INTERRUPTED_CALL = (
 def end_reason(turn: TurnSlice) -> EndReason:
     """Why a turn ends whose last answer asked for no tools."""
     return FINAL_REASONS.get(turn.finish or "stop", "completed")
-
-
-def last_text(tx: Transaction, session_id: SessionId, turn: TurnSlice) -> str:
-    """The last text that the turn's model said, or empty."""
-    if turn.text_seq is None:
-        return ""
-    message = tx.event(session_id, turn.text_seq)
-    assert isinstance(message, AssistantMessage)
-    return text_of(message.content)
 
 
 def current(tx: Transaction, session_id: SessionId, turn: TurnSlice) -> TurnSlice:

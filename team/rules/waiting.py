@@ -10,8 +10,8 @@ from team.model.errors import InvalidTimeout
 from team.model.ids import SessionId, TeamId
 from team.model.slices import CallSlice
 from team.model.views import NoProgress, WaitView
-from team.rules import turns
-from team.rules.queue import requeue
+from team.rules.queue import resume_if_free
+from team.rules.results import give_result
 
 MIN_TIMEOUT_MS: Final = 10_000
 MAX_TIMEOUT_MS: Final = 3_600_000
@@ -79,7 +79,7 @@ def settle_before_parking(tx: Transaction, session_id: SessionId, open_waits: Se
         view = WaitView(timed_out=False, no_progress=stuck) if stuck else None
     resolved = False
     for wait in waiting:
-        verdict = view or (WaitView(timed_out=True) if wait.deadline <= tx.now else None)
+        verdict = view or (WaitView(timed_out=True) if wait.is_due(tx.now) else None)
         if verdict is not None:
             resolved |= _give(tx, wait, verdict)
     return resolved
@@ -108,7 +108,7 @@ def no_progress(tx: Transaction, team_id: TeamId, session_id: SessionId | None) 
         idle = (
             run.state == "parked"
             and bool(own)
-            and all(wait.kind == "wait-agent" and wait.counter == counter and wait.deadline > tx.now for wait in own)
+            and all(wait.kind == "wait-agent" and wait.counter == counter and not wait.is_due(tx.now) for wait in own)
         )
         if not idle or tx.peek_head(run.session_id).pending:
             return None
@@ -134,18 +134,8 @@ def _give(tx: Transaction, wait: Wait, view: WaitView) -> bool:
         return False
     call = tx.find(wait.session_id, ("call", wait.call_id or ""), CallSlice)
     assert call is not None
-    turns.give_result(tx, wait.session_id, call, "ok", view.to_json())
+    give_result(tx, wait.session_id, call, "ok", view.to_json())
     return True
-
-
-def resume_if_free(tx: Transaction, session_id: SessionId, reason: str) -> None:
-    """Queue a parked turn that waits for nothing any more; a running one goes on by itself."""
-    turn = tx.open_turn(session_id)
-    if turn is None or turn.phase != "parked" or waits.turn_waits(tx.connection, turn.turn_id):
-        return
-    run = runs.find_run(tx.connection, turn.turn_id)
-    assert run is not None
-    requeue(tx, turn, run, reason)
 
 
 def expire(tx: Transaction, wait: Wait) -> None:

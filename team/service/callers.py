@@ -10,7 +10,7 @@ from team.model.events import Outcome, ToolReturned
 from team.model.history import ToolResultEntry
 from team.model.ids import SessionId, TurnId
 from team.model.slices import CallSlice, TurnSlice
-from team.rules import turns
+from team.rules.results import give_result
 
 
 @dataclass(frozen=True)
@@ -126,5 +126,5 @@ def record_result(tx: Transaction, caller: Caller, outcome: Outcome, content: st
     call = open_call(tx, caller.call)
     if isinstance(call, Recorded):
         return call.entry
-    turns.give_result(tx, caller.session_id, call, outcome, content)
+    give_result(tx, caller.session_id, call, outcome, content)
     return entry_of(tx, caller.session_id, call)

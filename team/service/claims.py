@@ -68,7 +68,7 @@ def _end_unreadable(store: Store, found: _UnreadableError) -> None:
     def end(tx: Transaction) -> None:
         tx.lock_team(unreadable.team_id)
         header = sessions.find_session(tx.connection, unreadable.session_id).header
-        tx.lock_sessions(*turns.sessions_of_end(header))
+        tx.lock_sessions(*turns.sessions_of_end(tx, header))
         run, turn = runs.find_run(tx.connection, unreadable.turn_id), tx.open_turn(unreadable.session_id)
         if run is None or turn is None or run.state != "queued":
             return

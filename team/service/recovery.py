@@ -53,7 +53,7 @@ class RecoveryService:
         def expire(tx: Transaction) -> bool:
             tx.lock_team(wait.team_id)
             tx.lock_sessions(wait.session_id)
-            if wait not in waits.turn_waits(tx.connection, wait.turn_id) or wait.deadline > tx.now:
+            if wait not in waits.turn_waits(tx.connection, wait.turn_id) or not wait.is_due(tx.now):
                 return False
             waiting.expire(tx, wait)
             return True

@@ -12,7 +12,7 @@ from team.log.transaction import Transaction
 from team.model.errors import DisposalTimeout, OutsideWorkspace, RequestInvalid, SessionNotFound, TeamError
 from team.model.events import Delivery, Event, SessionModel
 from team.model.ids import SessionId, TeamId, new_session_id
-from team.model.snapshots import MemberSnapshot, SessionHeader
+from team.model.snapshots import SessionHeader
 from team.model.values import Value
 from team.model.views import (
     InterruptView,
@@ -26,6 +26,7 @@ from team.model.views import (
 from team.rules import forks, inbox, roster, turns
 from team.rules.times import iso_time
 from team.service.callers import Once, Recorded
+from team.service.panel import failure_of, roster_and_board
 from team.service.rosters import member_states, team_member_view, turn_end, turn_state
 from team.service.store import Store
 
@@ -177,7 +178,7 @@ class SessionService:
     def _lock_in_team(self, tx: Transaction, session_id: str) -> SessionHeader:
         header = sessions.find_session(tx.connection, session_id).header
         tx.lock_team(header.team_id)
-        tx.lock_sessions(*turns.sessions_of_end(header))
+        tx.lock_sessions(*turns.sessions_of_end(tx, header))
         return header
 
     def close(self, team_id: str) -> ClosedView:
@@ -269,8 +270,8 @@ class SessionService:
             if found.header.depth != 0:
                 raise SessionNotFound(f"{team_id} leads no Team; its Team is {found.header.root_id}.")
             team = found.header.team_id
-            snapshots: list[MemberSnapshot] = list(projections.members(connection, found.header.id))
-            board = {task.id: task for task in projections.tasks(connection, found.header.id)}
+            snapshots, stored, damage = roster_and_board(connection, found.header)
+            board = {task.id: task for task in stored}
             names = names_of(team, snapshots)
             return TeamView(
                 team_id=team,
@@ -280,6 +281,7 @@ class SessionService:
                 tasks=tuple(task_view(task, board, names) for task in board.values() if task.status != "deleted"),
                 closed=sessions.is_closed(connection, team),
                 edge_counter=sessions.edge_counter(connection, team),
+                failure=failure_of(damage, next(iter(projections.turns(connection, team)), None)),
             )
 
     def member_session(self, team_id: str, target: str) -> SessionId:

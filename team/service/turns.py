@@ -39,6 +39,7 @@ from team.model.tools import LOCAL_PARAMETERS
 from team.model.values import Value, text_fault
 from team.rules import identity, turns, waiting
 from team.rules.queue import queued_of, requeue
+from team.rules.results import give_result
 from team.service.callers import CallRef, ClaimRef, Recorded, entry_of, open_call, require_claim, session_of
 from team.service.claims import claim_turn, model_of
 from team.service.isolation import each
@@ -208,7 +209,7 @@ class TurnService:
                 tx.append(session_id, FileObserved(path=file.path, version=file.version))
             if request.cwd is not None and request.cwd != tx.head(session_id).cwd:
                 tx.append(session_id, SessionCwd(cwd=request.cwd))
-            turns.give_result(tx, session_id, call, request.outcome, request.content)
+            give_result(tx, session_id, call, request.outcome, request.content)
             return ToolResult(state="done", entry=entry_of(tx, session_id, call))
 
         return self._write(ref, request, "result", ToolResult, result)
@@ -301,7 +302,7 @@ class TurnService:
         def lose(tx: Transaction) -> bool:
             tx.lock_team(expired.team_id)
             header = sessions.find_session(tx.connection, expired.session_id).header
-            tx.lock_sessions(*turns.sessions_of_end(header))
+            tx.lock_sessions(*turns.sessions_of_end(tx, header))
             run = runs.lock_run(tx.connection, expired.turn_id)
             turn = tx.open_turn(expired.session_id)
             same = run is not None and run.state == "running" and run.epoch == expired.epoch
@@ -351,7 +352,7 @@ class TurnService:
             header = sessions.find_session(tx.connection, unlocked.session_id).header
             if ends(tx, unlocked):
                 tx.lock_team(header.team_id)
-                tx.lock_sessions(*turns.sessions_of_end(header))
+                tx.lock_sessions(*turns.sessions_of_end(tx, header))
             else:
                 tx.lock_sessions(header.id)
             # Under the lock: of two copies that arrive together, the second must see what the first recorded.

@@ -36,6 +36,16 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_claim_session_id"), "claim", ["session_id"], unique=False)
     op.create_table(
+        "delegation",
+        sa.Column("child_id", sa.String(), nullable=False),
+        sa.Column("turn_id", sa.String(), nullable=False),
+        sa.Column("step", sa.Integer(), nullable=False),
+        sa.Column("index", sa.Integer(), nullable=False),
+        sa.Column("ended_turn", sa.String(), nullable=True),
+        sa.PrimaryKeyConstraint("child_id", name=op.f("pk_delegation")),
+    )
+    op.create_index("ix_delegation_call", "delegation", ["turn_id", "step", "index"], unique=False)
+    op.create_table(
         "event",
         sa.Column("session_id", sa.String(), nullable=False),
         sa.Column("seq", sa.Integer(), nullable=False),
@@ -201,7 +211,7 @@ def upgrade() -> None:
         sa.Column("team_id", sa.String(), nullable=False),
         sa.Column("call_id", sa.String(), nullable=True),
         sa.Column("counter", sa.Integer(), nullable=False),
-        sa.Column("deadline", sa.Float(), nullable=False),
+        sa.Column("deadline", sa.Float(), nullable=True),
         sa.PrimaryKeyConstraint("turn_id", "step", "index", name=op.f("pk_wait")),
     )
     op.create_index("ix_wait_deadline", "wait", ["deadline"], unique=False)
