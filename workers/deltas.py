@@ -1,4 +1,7 @@
-"""Streamed text on its way to viewers, over Redis pub/sub. Losing it harms nothing: the log holds the answer."""
+"""Streamed text on its way to viewers, over Redis pub/sub. Losing it harms nothing: the log holds the answer.
+
+Each piece says how many characters of its request came before it, so that a viewer sees what it missed.
+"""
 
 import asyncio
 import json
@@ -31,6 +34,7 @@ class Deltas:
         self._prefix = key_prefix
         self._waiting: dict[Stream, list[str]] = {}
         self._sizes: dict[Stream, int] = {}
+        self._offsets: dict[Stream, int] = {}
         self._arrived = asyncio.Event()
         self._failing = False
         self._task = asyncio.create_task(self._publish_all(), name="deltas")
@@ -38,7 +42,14 @@ class Deltas:
     def writer(self, claim: Claim, step: int, attempt: int) -> Callable[[str], None]:
         """A callback for the text of one model request."""
         stream = (claim.session_id, claim.turn_id, claim.epoch, step, attempt)
-        return lambda text: self._push(stream, text)
+        written = 0
+
+        def write(text: str) -> None:
+            nonlocal written
+            self._push(stream, text, written)
+            written += len(text)
+
+        return write
 
     async def close(self) -> None:
         """Publish what waits, once, and disconnect."""
@@ -48,10 +59,11 @@ class Deltas:
             await self._flush()
         await self._redis.aclose()
 
-    def _push(self, stream: Stream, text: str) -> None:
+    def _push(self, stream: Stream, text: str, offset: int) -> None:
         size = self._sizes.get(stream, 0) + len(text)
         if not text or size > _MAX_WAITING_CHARACTERS:
             return
+        self._offsets.setdefault(stream, offset)
         self._waiting.setdefault(stream, []).append(text)
         self._sizes[stream] = size
         self._arrived.set()
@@ -66,12 +78,15 @@ class Deltas:
                 await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _flush(self) -> None:
-        waiting, self._waiting, self._sizes = self._waiting, {}, {}
+        waiting, offsets = self._waiting, self._offsets
+        self._waiting, self._sizes, self._offsets = {}, {}, {}
         if not waiting:
             return
         pipeline = self._redis.pipeline(transaction=False)
-        for (session, turn, epoch, step, attempt), texts in waiting.items():
-            delta = {"turnId": turn, "epoch": epoch, "step": step, "attempt": attempt, "text": "".join(texts)}
+        for stream, texts in waiting.items():
+            session, turn, epoch, step, attempt = stream
+            delta = {"turnId": turn, "epoch": epoch, "step": step, "attempt": attempt, "offset": offsets[stream]}
+            delta["text"] = "".join(texts)
             pipeline.publish(f"{self._prefix}delta:{session}", json.dumps(delta))
         try:
             await pipeline.execute()

@@ -4,6 +4,8 @@ import logging
 import signal
 import socket
 import sys
+from collections.abc import Callable
+from types import FrameType
 
 import structlog
 import uvicorn
@@ -47,7 +49,8 @@ def main() -> int:
             access_log=False,
             timeout_graceful_shutdown=STOP_SECONDS,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        )
+        ),
+        coordinator.viewers.close,
     )
     # From here on a signal is an orderly end, also before the server has its own handlers and after it gave them back.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -57,6 +60,16 @@ def main() -> int:
 
 
 class _Server(uvicorn.Server):
+    """Ends the streams first when it is told to stop: they would last for ever."""
+
+    def __init__(self, config: uvicorn.Config, on_exit: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_exit = on_exit
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._on_exit()
+        super().handle_exit(sig, frame)
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         address = sockets[0].getsockname() if sockets else ("", 0)

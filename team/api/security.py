@@ -2,17 +2,16 @@
 
 import hmac
 from collections.abc import Callable, Iterable
-from typing import Final
 
 from fastapi import Request
 from pydantic import SecretStr
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from team.api.bodies import reply_error
+from team.api.browser import READING, BrowserSessions
 from team.model.errors import Forbidden, Unauthenticated
 
 _LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
-READING: Final = frozenset({"GET", "HEAD"})
 
 
 def bearer(expected: SecretStr, what: str) -> Callable[[Request], None]:
@@ -25,8 +24,10 @@ def bearer(expected: SecretStr, what: str) -> Callable[[Request], None]:
     return check
 
 
-def operator_or_viewer(operator: SecretStr, viewer: SecretStr | None) -> Callable[[Request], None]:
-    """A dependency of the public API: an operator may do everything, a viewer may read.
+def operator_or_viewer(
+    operator: SecretStr, viewer: SecretStr | None, browsers: BrowserSessions
+) -> Callable[[Request], None]:
+    """A dependency of the public API: an operator may do everything, a viewer may read; a browser by its cookie.
 
     Raises Unauthenticated for another token, Forbidden when a viewer's request would change something.
     """
@@ -35,7 +36,11 @@ def operator_or_viewer(operator: SecretStr, viewer: SecretStr | None) -> Callabl
         if _bears(request, operator):
             return
         if viewer is None or not _bears(request, viewer):
-            raise Unauthenticated("Send the operator token as 'Authorization: Bearer TOKEN'.")
+            role = None if "authorization" in request.headers else browsers.role(request)
+            if role is None:
+                raise Unauthenticated("Send the operator token as 'Authorization: Bearer TOKEN'.")
+            if role == "operator":
+                return
         if request.method not in READING:
             raise Forbidden("This token may look and change nothing; use the operator token.")
 

@@ -1,9 +1,13 @@
-"""What happens after a commit: edges to Redis pub/sub, queued turns to Celery. Both are hints; SQL holds the truth."""
+"""What happens after a commit: edges and activity to Redis pub/sub, queued turns to Celery.
 
+All are hints; SQL holds the truth.
+"""
+
+import json
 import queue
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,6 +19,7 @@ from config.broker import redis_url
 from config.celery import TURN_TASK, celery_app
 from config.settings import Settings
 from team.log.transaction import Effects, Queued
+from team.model.ids import SessionId, TeamId
 
 _log = structlog.get_logger(__name__)
 
@@ -26,6 +31,11 @@ PAUSE_SECONDS: Final = 1.0
 def edge_channel(key_prefix: str) -> str:
     """The pub/sub channel of all edges; a message is the Team's id."""
     return f"{key_prefix}edge"
+
+
+def activity_channel(key_prefix: str, team_id: str) -> str:
+    """The channel on which viewers of one Team hear that it may look different; Session ids with their newest seq."""
+    return f"{key_prefix}activity:{team_id}"
 
 
 def broker_client(settings: Settings) -> redis.Redis:
@@ -58,7 +68,7 @@ class Outbox:
 
     def __call__(self, effects: Effects) -> None:
         """Take the effects of a committed transaction; returns at once."""
-        if not effects.edges and not effects.queued:
+        if not effects.edges and not effects.queued and not effects.activity:
             return
         try:
             self._pending.put_nowait(effects)
@@ -82,6 +92,7 @@ class Outbox:
             try:
                 self.publish_edges(effects.edges)
                 self.publish_turns(effects.queued)
+                self.publish_activity(effects.activity)
             except (redis.RedisError, OperationalError, OSError) as error:
                 self._paused_until = time.monotonic() + PAUSE_SECONDS
                 _log.warning("broker unreachable", error=type(error).__name__)
@@ -92,6 +103,11 @@ class Outbox:
         """Tell every coordinator that these Teams have changed. Raises RedisError."""
         for team_id in team_ids:
             self._redis.publish(edge_channel(self.settings.key_prefix), team_id)  # pyright: ignore[reportUnknownMemberType] -- redis-py leaves types open
+
+    def publish_activity(self, activity: Mapping[TeamId, Mapping[SessionId, int]]) -> None:
+        """Tell the viewers of these Teams. Raises RedisError."""
+        for team_id, seqs in activity.items():
+            self._redis.publish(activity_channel(self.settings.key_prefix, team_id), json.dumps(seqs))  # pyright: ignore[reportUnknownMemberType] -- redis-py leaves types open
 
     def publish_turns(self, queued: Iterable[Queued]) -> None:
         """Send one task per queued turn. Raises OperationalError when the broker is away."""

@@ -3,11 +3,11 @@
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, func, insert, select, tuple_
 
 from team.log.tables import EventRow, table
 from team.model.errors import LogDamaged
-from team.model.events import VISIBLE, Event, EventData, FileIntended, decode_stored
+from team.model.events import VISIBLE, Event, EventData, FileIntended, MemberChanged, decode_stored
 from team.model.history import HistoryEntry, entries
 from team.model.ids import SessionId
 from team.model.values import decode_json
@@ -116,6 +116,66 @@ def _event_of(session_id: str, seq: int, time: str, event_type: str, text: str) 
         return Event.model_validate({"seq": seq, "time": time, "type": event_type, "data": decode_json(text)})
     except ValueError as error:
         raise LogDamaged(f"Session {session_id}, event {seq}: {error}") from error
+
+
+def readable_events(
+    connection: Connection, session_id: str, after: int, limit: int
+) -> tuple[list[Event], LogDamaged | None]:
+    """Events after ``after`` in order, up to ``limit`` or to the first that cannot be read, with its damage."""
+    query = (
+        select(_event.c.seq, _event.c.time, _event.c.type, _event.c.data)
+        .where(_event.c.session_id == session_id, _event.c.seq > after)
+        .order_by(_event.c.seq)
+        .limit(limit)
+    )
+    readable = list[Event]()
+    for row in connection.execute(query):
+        try:
+            event = _event_of(session_id, *row)
+            event.decoded()
+        except LogDamaged as error:
+            named = session_id in error.message
+            return readable, error if named else LogDamaged(f"Session {session_id}: {error.message}")
+        readable.append(event)
+    return readable, None
+
+
+def event_times(connection: Connection, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
+    """When these events, each a Session and a seq, were appended: ISO-8601 UTC."""
+    query = select(_event.c.session_id, _event.c.seq, _event.c.time).where(
+        tuple_(_event.c.session_id, _event.c.seq).in_(list(places))
+    )
+    return {(row[0], row[1]): row[2] for row in connection.execute(query)}
+
+
+def member_times(connection: Connection, session_id: str) -> dict[tuple[str, str], str]:
+    """When each member of a Lead's log came to each of its phases, by name and phase: ISO-8601 UTC."""
+    query = (
+        select(_event.c.time, _event.c.data)
+        .where(_event.c.session_id == session_id, _event.c.type == MemberChanged.event_type)
+        .order_by(_event.c.seq)
+    )
+    times: dict[tuple[str, str], str] = {}
+    for time, text in connection.execute(query):
+        try:
+            data = decode_stored(MemberChanged.event_type, text)
+        except LogDamaged:
+            continue  # told as the Team's failure by whoever reads the state
+        if isinstance(data, MemberChanged):
+            times.setdefault((data.member.name, data.member.phase), time)
+    return times
+
+
+def typed_events(
+    connection: Connection, session_id: str, types: Iterable[str], after: int
+) -> list[tuple[int, str, str]]:
+    """(seq, time, type) of events of these types after ``after``, in order."""
+    query = (
+        select(_event.c.seq, _event.c.time, _event.c.type)
+        .where(_event.c.session_id == session_id, _event.c.seq > after, _event.c.type.in_(list(types)))
+        .order_by(_event.c.seq)
+    )
+    return [(row[0], row[1], row[2]) for row in connection.execute(query)]
 
 
 def stream_events(connection: Connection, session_id: str) -> Iterator[Event]:

@@ -9,7 +9,7 @@ from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from team.log import sessions
-from team.log.events import stream_events
+from team.log.events import readable_events, stream_events
 from team.log.tables import (
     PROJECTION_VERSION,
     CallRow,
@@ -23,7 +23,7 @@ from team.log.tables import (
     table,
 )
 from team.model.errors import LogDamaged
-from team.model.fold import replay
+from team.model.fold import apply, replay
 from team.model.ids import SessionId, task_number
 from team.model.slices import HEAD, CallSlice, FileSlice, HeadSlice, InboxSlice, Key, Slice, TurnSlice
 from team.model.snapshots import MemberSnapshot, SessionHeader, TaskSnapshot
@@ -186,6 +186,37 @@ def turns(connection: Connection, session_id: str, limit: int = 1) -> Sequence[T
     """The newest turns, newest first."""
     query = select(_turn.c.data).where(_turn.c.session_id == session_id).order_by(_turn.c.ordinal.desc()).limit(limit)
     return [TurnSlice.model_validate_json(data) for data in connection.execute(query).scalars()]
+
+
+def last_turns(connection: Connection, root_id: str) -> dict[str, TurnSlice]:
+    """The newest turn of each Session of a tree that has had one."""
+    newest = (
+        select(_turn.c.session_id, func.max(_turn.c.ordinal).label("ordinal"))
+        .join(_session, _session.c.id == _turn.c.session_id)
+        .where(_session.c.root_id == root_id)
+        .group_by(_turn.c.session_id)
+        .subquery()
+    )
+    query = select(_turn.c.session_id, _turn.c.data).join(
+        newest, and_(_turn.c.session_id == newest.c.session_id, _turn.c.ordinal == newest.c.ordinal)
+    )
+    return {row[0]: TurnSlice.model_validate_json(row[1]) for row in connection.execute(query)}
+
+
+def last_valid(connection: Connection, header: SessionHeader) -> tuple[dict[Key, Slice], str | None]:
+    """The state of a Session up to the first event that cannot be read or does not fit, and that event's damage."""
+    state: dict[Key, Slice] = {HEAD: HeadSlice(cwd=header.cwd)}
+    after = 0
+    while True:
+        page, damage = readable_events(connection, header.id, after, 1_000)
+        try:
+            for event in page:
+                state.update(apply(header, state.get, event.seq, event.decoded()))
+        except LogDamaged as error:
+            return state, error.message
+        if damage is not None or not page:
+            return state, None if damage is None else damage.message
+        after = page[-1].seq
 
 
 def turns_taken(connection: Connection, turn_ids: Sequence[str]) -> set[str]:

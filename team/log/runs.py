@@ -297,6 +297,32 @@ def session_workers(connection: Connection, session_id: str) -> list[str]:
     return list(connection.execute(query).scalars())
 
 
+def claims_of(connection: Connection, root_id: str) -> list[tuple[SessionId, TurnId, str, float]]:
+    """(Session, turn, worker, time) of every claim in a tree, in order."""
+    query = (
+        select(_claim.c.session_id, _claim.c.turn_id, _claim.c.worker, _claim.c.claimed_at)
+        .join(_session, _session.c.id == _claim.c.session_id)
+        .where(_session.c.root_id == root_id)
+        .order_by(_claim.c.claimed_at, _claim.c.epoch)
+    )
+    return [(row[0], row[1], row[2], row[3]) for row in connection.execute(query)]
+
+
+def tree_workers(connection: Connection, root_id: str) -> dict[str, list[str]]:
+    """By Session of a tree: the workers that ever claimed a turn of it, in order of their first claim."""
+    query = (
+        select(_claim.c.session_id, _claim.c.worker)
+        .join(_session, _session.c.id == _claim.c.session_id)
+        .where(_session.c.root_id == root_id)
+        .group_by(_claim.c.session_id, _claim.c.worker)
+        .order_by(func.min(_claim.c.claimed_at))
+    )
+    found: dict[str, list[str]] = {}
+    for session_id, worker in connection.execute(query):
+        found.setdefault(session_id, []).append(worker)
+    return found
+
+
 def seen_worker(connection: Connection, name: str, now: float, slots: int) -> None:
     make = sqlite_insert if connection.dialect.name == "sqlite" else postgresql_insert
     statement = make(_worker).values(name=name, last_seen=now, slots=slots)
