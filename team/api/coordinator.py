@@ -12,17 +12,23 @@ from config.broker import redis_url
 from config.exposure import require_private, require_token
 from config.settings import Settings
 from team.api.bodies import reply_error
+from team.api.browser import BrowserSessions
+from team.api.panel_routes import panel_router
 from team.api.public_routes import public_router
 from team.api.security import HostCheck, bearer, operator_or_viewer
+from team.api.streams import stream_router
+from team.api.team_routes import team_router
 from team.api.tool_routes import tool_router
 from team.api.transfer_routes import transfer_router
 from team.api.worker_routes import worker_router
 from team.dispatch.edges import EdgeSignals, EdgeSubscriber
 from team.dispatch.loops import Loops
 from team.dispatch.outbox import Outbox
+from team.dispatch.viewers import Viewers
 from team.log.database import Database
 from team.log.schema import migrate
 from team.model.errors import RequestInvalid, TeamError
+from team.service.panel import PanelService
 from team.service.recovery import RecoveryService
 from team.service.sessions import SessionService
 from team.service.store import Store
@@ -59,6 +65,8 @@ class Coordinator:
         self.turns = TurnService(self.store)
         self.recovery = RecoveryService(self.store)
         self.tools = ToolExecutor(self.teams, self.turns)
+        self.panel = PanelService(self.store)
+        self.viewers = Viewers(settings, self.panel)
         self.signals = EdgeSignals()
         self.subscriber = EdgeSubscriber(settings, self.recovery, self.signals)
         self.loops = Loops(settings, self.outbox, self.turns, self.recovery, self.sessions)
@@ -85,7 +93,9 @@ class Coordinator:
         async def lifespan(_app: FastAPI) -> AsyncGenerator[None]:
             anyio.to_thread.current_default_thread_limiter().total_tokens = REQUEST_THREADS
             self.start()
+            self.viewers.start()
             yield
+            self.viewers.close()
             self.stop()
 
         app = FastAPI(title="celery-agent-teams", version="1", lifespan=lifespan, docs_url=None, redoc_url=None)
@@ -93,9 +103,12 @@ class Coordinator:
         app.add_exception_handler(TeamError, _team_error)
         app.add_exception_handler(RequestValidationError, _invalid)
         app.add_exception_handler(HTTPException, _http_error)
-        access = operator_or_viewer(self._operator, self._viewer)
+        browsers = BrowserSessions(self._operator, self._viewer)
+        access = operator_or_viewer(self._operator, self._viewer, browsers)
         for router in (
             public_router(self.sessions),
+            team_router(self.panel),
+            stream_router(self.viewers, self.panel),
             transfer_router(self.transfers),
             tool_router(self.sessions, self.teams, self.tools, self.signals),
         ):
@@ -103,6 +116,8 @@ class Coordinator:
         app.include_router(
             worker_router(self.turns, self.tools), dependencies=[Depends(bearer(self._worker, "worker"))]
         )
+
+        app.include_router(panel_router(browsers))
 
         @app.get("/healthz", include_in_schema=False)
         def health() -> Response:
