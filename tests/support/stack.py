@@ -92,8 +92,8 @@ def stored_logs(database_url: str) -> dict[str, list[Event]]:
     try:
         with database.reading() as connection:
             return {
-                found.header.id: list(stream_events(connection, found.header.id))
-                for found in sessions.list_sessions(connection)
+                session_id: list(stream_events(connection, session_id))
+                for session_id in sessions.session_ids(connection)
             }
     finally:
         database.close()
@@ -121,10 +121,13 @@ class LiveStack:
         os.kill(before, signal.SIGKILL)
         wait_until(lambda: self.children.get(name) != before, f"{name} to be started again")
 
+    def broker_url(self) -> str:
+        """Of the embedded broker, with its password."""
+        return psutil.Process(self.children["coordinator"]).environ()["TEAM_BROKER_URL"]
+
     def broker(self) -> redis.Redis:
         """A client of the embedded broker; the caller closes it."""
-        url = psutil.Process(self.children["coordinator"]).environ()["TEAM_BROKER_URL"]
-        client: redis.Redis = redis.Redis.from_url(url)  # pyright: ignore[reportUnknownMemberType]  # untyped library
+        client: redis.Redis = redis.Redis.from_url(self.broker_url())  # pyright: ignore[reportUnknownMemberType]  # untyped library
         return client
 
     def flush_broker(self) -> None:
