@@ -7,8 +7,10 @@ Exit codes: 0 after a hand-over, 1 when a dependency is away or Celery gave up, 
 import os
 import re
 import secrets
+import signal
 import socket
 import sys
+from types import FrameType
 from typing import Final
 
 from pydantic import ValidationError
@@ -29,6 +31,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 def main() -> int:
     """Run a worker until a signal or a fault ends it."""
+    # Until Celery has its own handler: as the first process of a container it would not hear SIGTERM at all.
+    signal.signal(signal.SIGTERM, _leave)
     try:
         return _run(settings())
     except ValidationError as error:
@@ -67,6 +71,10 @@ def _run(chosen: Settings) -> int:
     if runtime.fatal is not None:
         return _refuse(runtime.fatal, MISCONFIGURED)
     return code
+
+
+def _leave(_number: int, _frame: FrameType | None) -> None:
+    sys.exit(OK)
 
 
 def _refuse(sentence: str, code: int) -> int:

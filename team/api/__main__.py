@@ -21,6 +21,8 @@ KEEP_ALIVE_SECONDS = 75
 
 def main() -> int:
     """Serve until SIGTERM. Returns 2, with one sentence on stderr, when the configuration cannot work."""
+    # Until the server has its own: as the first process of a container it would not hear SIGTERM at all.
+    signal.signal(signal.SIGTERM, _leave)
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     structlog.configure(
         processors=[
@@ -57,6 +59,10 @@ def main() -> int:
         signal.signal(number, server.handle_exit)
     server.run(sockets=[listener])
     return 0
+
+
+def _leave(_number: int, _frame: FrameType | None) -> None:
+    sys.exit(0)
 
 
 class _Server(uvicorn.Server):
