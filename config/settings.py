@@ -12,6 +12,7 @@ from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 Settlement = Literal["silent", "always", "off"]
+Sandbox = Literal["auto", "on", "off"]
 
 
 class Settings(BaseSettings):
@@ -64,6 +65,13 @@ class Settings(BaseSettings):
     liveness_seconds: float = Field(
         default=10.0, gt=0, description="Time for a worker's own ping to come back; twice too late, it ends itself."
     )
+    sandbox: Sandbox = Field(
+        default="auto",
+        description="Whether commands are confined with bubblewrap: on refuses to start a worker where that cannot be.",
+    )
+    sandbox_writable: str = Field(
+        default="", description="Directories besides the workspace in which confined commands may write, by commas."
+    )
     health_file: Path | None = Field(
         default=None, description="A worker touches it whenever its own ping came back; for health checks."
     )
@@ -103,6 +111,11 @@ class Settings(BaseSettings):
     def host_names(self) -> tuple[str, ...]:
         """The allowed hosts, in order."""
         return tuple(name.strip() for name in self.allowed_hosts.split(",") if name.strip())
+
+    @property
+    def writable_directories(self) -> tuple[Path, ...]:
+        """Where confined commands may write besides the workspace."""
+        return tuple(Path(name.strip()).expanduser() for name in self.sandbox_writable.split(",") if name.strip())
 
     @property
     def sql_url(self) -> str:

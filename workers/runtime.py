@@ -20,7 +20,16 @@ from team.model.claims import Claim, ClaimRequest, WorkerHello
 from team.model.errors import ConfigurationInvalid, CoordinatorUnreachable, TeamError, TurnFenced, WorkspaceMismatch
 from team.model.ids import TurnId
 from workers import faults
-from workers.checkout import Guard, LocalTools, prove_locks, prove_workspace
+from workers.checkout import (
+    Guard,
+    LocalTools,
+    Places,
+    Sandbox,
+    find_sandbox,
+    open_workspace,
+    prove_locks,
+    prove_workspace,
+)
 from workers.client import ClaimWriter, Coordinator
 from workers.deltas import Deltas
 from workers.drain import Drain
@@ -37,6 +46,7 @@ HELLO_SECONDS: Final = 60.0
 CLOSE_SECONDS: Final = 30.0
 TURNS_PER_TASK: Final = 8
 DEAF_EXIT: Final = 70
+MOUNTED_SECRETS: Final = Path("/run/secrets")
 
 _KEEP_CONVERSATION: Final = frozenset({"ended", "parked", "released", "backoff", "failed"})
 _CONFIRM_STOPPED: Final = frozenset({"cancelled", "lapsed", "fenced"})
@@ -66,6 +76,7 @@ class Runtime:
         self._coordinator: Coordinator
         self._heartbeat: Heartbeat
         self._guard: Guard
+        self._sandbox: Sandbox | None = None
         self._tools: LocalTools
         self._models: Models
         self._deltas: Deltas
@@ -145,7 +156,10 @@ class Runtime:
             raise
         self._guard = Guard()
         await self._guard.start()
-        self._tools = LocalTools(self._root, output_bytes=settings.output_bytes, guard=self._guard)
+        self._sandbox = await self._find_sandbox()
+        self._tools = LocalTools(
+            self._root, output_bytes=settings.output_bytes, guard=self._guard, sandbox=self._sandbox
+        )
         self._deltas = Deltas(self._broker, settings.key_prefix)
         self._heartbeat = Heartbeat(
             url=settings.url,
@@ -155,6 +169,17 @@ class Runtime:
             slots=lambda: 0 if self._drain.begun else self.slots.total,
         )
         _log.info("worker greets", coordinator=settings.url, root=str(self._root), slots=self.slots.total)
+
+    async def _find_sandbox(self) -> Sandbox | None:
+        settings = self._settings
+        keys = () if settings.provider_keys_file is None else (settings.provider_keys_file,)
+        places = Places(hidden=(*keys, settings.data_dir, MOUNTED_SECRETS), writable=settings.writable_directories)
+        try:
+            return await find_sandbox(settings.sandbox, open_workspace(self._root), self._guard, places)
+        except BaseException:
+            await self._guard.close()
+            await self._coordinator.close()
+            raise
 
     async def _greet(self) -> WorkerHello:
         end = time.monotonic() + HELLO_SECONDS
@@ -287,6 +312,8 @@ class Runtime:
         await self._deltas.close()
         await self._models.close()
         await self._guard.close()
+        if self._sandbox:
+            await asyncio.to_thread(self._sandbox.close)
         await self._coordinator.close()
 
     def _stop_loop(self) -> None:

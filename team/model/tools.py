@@ -53,6 +53,11 @@ class GrepParameters(Parameters):
 class BashParameters(Parameters):
     command: str = Field(description="Shell command; runs with bash in your current directory.", min_length=1)
     timeout_ms: int = Field(default=120_000, ge=1_000, le=600_000, description="Kill the command after this time.")
+    background: bool = Field(
+        default=False,
+        description="Start the command as a job and return at once. No timeout unless you give timeout_ms.",
+    )
+    stop_job: str | None = Field(default=None, description="Job to end before the command runs, such as 'job-1'.")
 
 
 LOCAL_PARAMETERS: Final[Mapping[str, type[Parameters]]] = {
@@ -83,7 +88,9 @@ LOCAL_DESCRIPTIONS: Final[Mapping[str, str]] = {
     "bash": (
         "Run a shell command in your current directory. Standard input is empty, and every process that the command "
         "leaves behind is ended when it returns. A change of directory stays yours alone. Output beyond a limit is cut "
-        "in the middle and kept whole in a file that the result names."
+        "in the middle and kept whole in a file that the result names. With background the command becomes a job, such "
+        "as a server to test against: its output goes to a file that the result names, later results of bash tell when "
+        "it has ended, and it is ended when your turn ends, when you wait for others, or by stop_job."
     ),
 }
 

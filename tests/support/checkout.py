@@ -13,7 +13,8 @@ from typing import Any, Final
 import psutil
 
 from team.model.slices import FileSlice
-from workers.checkout import Guard, LocalResult, LocalTools
+from workers.checkout import Guard, LocalResult, LocalTools, Places, find_sandbox, open_workspace
+from workers.checkout.sandbox import Mode
 
 OUTPUT_BYTES: Final = 10_000
 LEASE: Final = 600.0
@@ -73,15 +74,22 @@ def file_desk(root: Path) -> Desk:
 
 
 @asynccontextmanager
-async def guarded(root: Path, *, output_bytes: int = OUTPUT_BYTES) -> AsyncGenerator[tuple[Desk, Guard]]:
-    """A Session with a running guard, closed at the end."""
+async def guarded(
+    root: Path, *, output_bytes: int = OUTPUT_BYTES, sandbox: Mode = "off", places: Places | None = None
+) -> AsyncGenerator[tuple[Desk, Guard]]:
+    """A Session with a running guard, closed at the end; with ``sandbox="on"`` its commands are confined."""
     guard = Guard()
     await guard.start()
+    confined = None
     try:
+        confined = await find_sandbox(sandbox, open_workspace(root), guard, places)
         guard.renewed("turn-1", LEASE)
-        yield Desk(LocalTools(root, output_bytes=output_bytes, guard=guard), str(root)), guard
+        tools = LocalTools(root, output_bytes=output_bytes, guard=guard, sandbox=confined)
+        yield Desk(tools, str(root)), guard
     finally:
         await guard.close()
+        if confined:
+            confined.close()
 
 
 def workspace_processes(root: Path) -> list[psutil.Process]:

@@ -1,4 +1,4 @@
-"""``bash``: one command in the Session's directory, and nothing of it left when the call returns."""
+"""``bash``: one command in the Session's directory, and nothing of it left when the call returns but a job."""
 
 import asyncio
 import os
@@ -16,7 +16,9 @@ from workers.checkout.blocking import off_loop
 from workers.checkout.environment import command_environment
 from workers.checkout.errors import FileFaultError, FileMissingError, NotAFileError
 from workers.checkout.guard import Guard
+from workers.checkout.jobs import Jobs
 from workers.checkout.paths import DATA_AREA, Place, Workspace
+from workers.checkout.sandbox import Sandbox
 from workers.checkout.spill import SPILL, prune_spill
 from workers.guardian.protocol import DIRECTORY_FD, CommandReport, CommandSpec
 
@@ -26,6 +28,9 @@ LONGEST_COMMAND: Final = 120_000
 SPILL_BYTES: Final = 64 * 1024 * 1024
 COMMANDS_AT_ONCE: Final = 8
 """Commands of one turn that run side by side; more wait for their turn."""
+
+JOB_SECONDS: Final = 24 * 3600.0
+"""Longest time of a job whose call gave no timeout: the claim ends it much sooner."""
 
 _TURNS: Final = 1024
 _NOTE_BYTES: Final = 600
@@ -52,23 +57,36 @@ class DirectoryGoneError(Exception):
         self.nearest = nearest
 
 
-class Bash:
-    """The shell of one workspace."""
+@dataclass(frozen=True)
+class BashCall:
+    """Whose call it is: the Session's id and directory, the claim whose lease allows it, and the call's id."""
 
-    def __init__(self, workspace: Workspace, guard: Guard, output_bytes: int) -> None:
+    session_id: str
+    cwd: str
+    execution: str
+    call_id: str
+
+
+class Bash:
+    """The shell of one workspace. Without a ``sandbox`` commands are not confined."""
+
+    def __init__(self, workspace: Workspace, guard: Guard, output_bytes: int, sandbox: Sandbox | None = None) -> None:
         self._workspace = workspace
         self._guard = guard
         self._output_bytes = output_bytes
+        self._sandbox = sandbox
+        self._jobs = Jobs()
         self._running: OrderedDict[str, asyncio.Semaphore] = OrderedDict()
 
-    async def run(self, parameters: BashParameters, cwd: str, turn_id: str, call_id: str) -> Ran:
-        """Run a command until its shell exits or its time is up, and end whatever it left.
+    async def run(self, parameters: BashParameters, call: BashCall) -> Ran:
+        """Run a command until its shell exits or its time is up, and end whatever it left; or start a job.
 
         Raises:
-            DirectoryGoneError: ``cwd`` is not there.
+            DirectoryGoneError: The Session's directory is not there.
             TurnFenced, CommandLostError: See ``Guard.run``.
             TeamError: A fault of the call.
         """
+        self._guard.require(call.execution)
         if len(parameters.command.encode()) > LONGEST_COMMAND:
             raise InvalidArgument(
                 f"command is longer than {LONGEST_COMMAND:,} bytes. Write it to a file with write and run the file."
@@ -76,29 +94,59 @@ class Bash:
         shell = shutil.which("bash")
         if shell is None:
             raise FileFaultError("This worker has no bash. Use the file tools.")
-        # What a result may hold besides output is kept free, so that the whole stays within the limit.
-        room = max(200, self._output_bytes - _NOTE_BYTES)
-        spec = CommandSpec(
-            program=shell,
-            argv=["bash", "--noprofile", "--norc", "-c", _REPORT_DIRECTORY + parameters.command],
-            environment=command_environment(cwd),
-            timeout=parameters.timeout_ms / 1000,
-            head=room // 2,
-            tail=room - room // 2,
-            spill_root=str(self._workspace.root),
-            spill=[DATA_AREA, SPILL, _file_name(turn_id), f"{_file_name(call_id)}.txt"],
-            spill_bytes=SPILL_BYTES,
-            track_directory=True,
-        )
-        async with self._slot(turn_id):
-            with await off_loop(self._start_directory, cwd) as place:
-                report = await self._guard.run(turn_id, spec, directory=place.directory)
+        spec = self._spec(shell, parameters, call)
+        if parameters.stop_job is not None:
+            await self._jobs.stop(call.execution, parameters.stop_job)
+        if parameters.background:
+            return await self._start(spec, parameters, call)
+        async with self._slot(call.execution):
+            report = await self._run(spec, call)
         if report.state == "failed":
             raise FileFaultError(f"The command could not be started: {report.detail}. Nothing was run.")
         if report.spill:
-            await off_loop(prune_spill, self._workspace, _file_name(turn_id))
-        moved, note = await off_loop(self._moved, report.directory, cwd)
-        return Ran(_text(report, parameters.timeout_ms, note), moved)
+            await off_loop(prune_spill, self._workspace, _file_name(call.execution))
+        moved, note = await off_loop(self._moved, report.directory, call.cwd)
+        notes = [note] if note else []
+        return Ran(_text(report, parameters.timeout_ms, [*notes, *self._jobs.report(call.execution)]), moved)
+
+    def _spec(self, shell: str, parameters: BashParameters, call: BashCall) -> CommandSpec:
+        # What a result may hold besides output is kept free, so that the whole stays within the limit.
+        room = 0 if parameters.background else max(200, self._output_bytes - _NOTE_BYTES)
+        unlimited = parameters.background and "timeout_ms" not in parameters.model_fields_set
+        return CommandSpec(
+            program=shell,
+            argv=["bash", "--noprofile", "--norc", "-c", _REPORT_DIRECTORY + parameters.command],
+            environment=command_environment(call.cwd),
+            timeout=JOB_SECONDS if unlimited else parameters.timeout_ms / 1000,
+            head=room // 2,
+            tail=room - room // 2,
+            spill_root=str(self._workspace.root),
+            spill=[DATA_AREA, SPILL, _file_name(call.execution), f"{_file_name(call.call_id)}.txt"],
+            spill_bytes=SPILL_BYTES,
+            spill_at_once=parameters.background,
+            track_directory=not parameters.background,
+        )
+
+    async def _run(self, spec: CommandSpec, call: BashCall) -> CommandReport:
+        with await off_loop(self._start_directory, call.cwd) as place:
+            if self._sandbox is None:
+                return await self._guard.run(call.execution, spec, directory=place.directory)
+            directory = str(self._workspace.root / place.path)
+            async with self._sandbox.confined(spec, directory, call.session_id) as confined:
+                report = await self._guard.run(call.execution, confined, directory=place.directory)
+        if report.code == 1 and report.head.startswith("bwrap: "):
+            raise FileFaultError(f"The command could not be confined: {report.head.strip()}. Nothing was run.")
+        return report
+
+    async def _start(self, spec: CommandSpec, parameters: BashParameters, call: BashCall) -> Ran:
+        with await off_loop(self._start_directory, call.cwd):
+            pass  # the job opens it again; a directory that is gone is this call's error
+        output = "/".join([str(self._workspace.root), *(spec.spill or [])])
+        job = await self._jobs.start(call.execution, parameters.command, output, lambda: self._run(spec, call))
+        reports = self._jobs.report(call.execution)
+        if job.task.done():
+            return Ran(f"[{'; '.join(reports)}]", None)
+        return Ran(f"Started {job.name}; its output goes to {output}\n[{'; '.join(reports)}]", None)
 
     def _slot(self, turn_id: str) -> asyncio.Semaphore:
         slot = self._running.setdefault(turn_id, asyncio.Semaphore(COMMANDS_AT_ONCE))
@@ -108,7 +156,8 @@ class Bash:
         return slot
 
     def end_turn(self, turn_id: str) -> None:
-        """Forget the turn. Idempotent."""
+        """Forget the turn, and end its jobs. Idempotent."""
+        self._jobs.end_turn(turn_id)
         self._running.pop(turn_id, None)
 
     def _start_directory(self, cwd: str) -> Place:
@@ -156,7 +205,7 @@ def _file_name(identity: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "_", identity)[:100] or "_"
 
 
-def _text(report: CommandReport, timeout_ms: int, note: str) -> str:
+def _text(report: CommandReport, timeout_ms: int, more: list[str]) -> str:
     parts = [report.head]
     if report.tail is not None:
         parts = [f"{report.head.rstrip()}\n[… {_left_out(report)} …]\n{report.tail.lstrip()}"]
@@ -178,8 +227,7 @@ def _text(report: CommandReport, timeout_ms: int, note: str) -> str:
         notes.append(f"ended what it left running: {', '.join(report.left)}")
     if report.immortal:
         notes.append(f"{report.immortal} of its processes could not be ended")
-    if note:
-        notes.append(note)
+    notes += more
     return "".join(parts) + f"[{'; '.join(notes)}]"
 
 

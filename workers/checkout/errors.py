@@ -39,6 +39,14 @@ class CommandLostError(TeamError, code="COMMAND_LOST", status=500):
     """What ran the command ended before its result was known."""
 
 
+class JobLimitError(TeamError, code="JOB_LIMIT", status=429):
+    """As many jobs run as may."""
+
+
+class JobMissingError(TeamError, code="JOB_NOT_FOUND", status=404):
+    """No such job runs."""
+
+
 class OutcomeUnknownError(TeamError, code="CALL_OUTCOME_UNKNOWN", status=409):
     """The worker was lost during the call: it may or may not have had its effect."""
 

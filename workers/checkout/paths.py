@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from team.model.errors import InvalidArgument, OutsideWorkspace
+from team.model.errors import ConfigurationInvalid, InvalidArgument, OutsideWorkspace
 from team.model.values import text_fault
 from workers.checkout.errors import FileFaultError, FileMissingError, NotAFileError
 
@@ -197,6 +197,14 @@ class Workspace:
     def enter(self, path: str, shown: str) -> list[str]:
         """Components of an absolute link target or of a path that left the root by ``..``."""
         return self._components(path, shown)
+
+
+def open_workspace(root: Path) -> Workspace:
+    """The workspace at ``root``. Raises ConfigurationInvalid when that is no directory that can be opened."""
+    try:
+        return Workspace(root)
+    except OSError as error:
+        raise ConfigurationInvalid(f"the workspace {root} cannot be opened: {error.strerror}") from error
 
 
 class _Walk:

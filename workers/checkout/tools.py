@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from pydantic import ValidationError
 
 from team.model.claims import PendingCall
-from team.model.errors import ConfigurationInvalid, InvalidArgument, TeamError, ToolUnknown, TurnFenced
+from team.model.errors import InvalidArgument, TeamError, ToolUnknown, TurnFenced
 from team.model.events import Outcome, first_fault
 from team.model.slices import FileSlice
 from team.model.tools import (
@@ -22,12 +22,13 @@ from team.model.tools import (
     WriteParameters,
 )
 from team.model.values import Parameters, clean_text, decode_json
-from workers.checkout.bash import Bash, DirectoryGoneError
+from workers.checkout.bash import Bash, BashCall, DirectoryGoneError
 from workers.checkout.errors import CallInterruptedError, FileFaultError, OutcomeUnknownError
 from workers.checkout.files import AbsentError, Done, FileCall, Files
 from workers.checkout.guard import Guard
 from workers.checkout.locks import PathLocks
-from workers.checkout.paths import Workspace
+from workers.checkout.paths import open_workspace
+from workers.checkout.sandbox import Sandbox
 from workers.checkout.search import Search
 
 _REPLACING: Final = frozenset({"write", "edit"})
@@ -93,20 +94,18 @@ class LocalTools:
         root: The workspace root; nothing outside it is read or written by the file tools.
         output_bytes: UTF-8 bytes of output that a model is shown of one call.
         guard: Started by the caller, closed by the caller.
+        sandbox: Confines commands (``find_sandbox``); closed by the caller.
 
     Raises:
         ConfigurationInvalid: ``root`` is not a directory, or ripgrep is missing.
     """
 
-    def __init__(self, root: Path, *, output_bytes: int, guard: Guard) -> None:
-        try:
-            workspace = Workspace(root)
-        except OSError as error:
-            raise ConfigurationInvalid(f"the workspace {root} cannot be opened: {error.strerror}") from error
+    def __init__(self, root: Path, *, output_bytes: int, guard: Guard, sandbox: Sandbox | None = None) -> None:
+        workspace = open_workspace(root)
         self._guard = guard
         self._files = Files(workspace, PathLocks(workspace), output_bytes)
         self._search = Search(workspace, guard, output_bytes)
-        self._bash = Bash(workspace, guard, output_bytes)
+        self._bash = Bash(workspace, guard, output_bytes, sandbox)
 
     async def run(self, name: str, arguments: str, context: CallContext) -> LocalResult:
         """Run one call to its end.
@@ -148,7 +147,8 @@ class LocalTools:
             case GrepParameters():
                 return LocalResult("ok", clean_text(await self._search.grep(parameters, cwd, execution)))
             case BashParameters():
-                ran = await self._bash.run(parameters, cwd, execution, context.call_id)
+                call = BashCall(context.session_id, cwd, execution, context.call_id)
+                ran = await self._bash.run(parameters, call)
                 return LocalResult("ok", clean_text(ran.text), cwd=ran.cwd)
             case _:
                 raise ToolUnknown(f"there is no tool with the parameters {type(parameters).__name__}")

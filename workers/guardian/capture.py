@@ -41,9 +41,13 @@ class Capture:
         self.spilled = 0
         self.spill_fault = ""
 
+    def spill_at_once(self) -> None:
+        """Open the spill file now: from here on all output goes to it as it comes, however short it stays."""
+        self._write_spill(b"")
+
     def feed(self, data: bytes) -> None:
         """Take the next piece of output."""
-        if self.total + len(data) > self._head_bytes + self._tail_bytes:
+        if self._spill is not None or self.total + len(data) > self._head_bytes + self._tail_bytes:
             self._write_spill(data)
         self.total += len(data)
         room = self._head_bytes - len(self._head)

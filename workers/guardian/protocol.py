@@ -17,6 +17,11 @@ lease was not renewed in time. ``refused``: not started, for want of a valid lea
 started."""
 
 
+Confinement = Literal["none", "user-namespace", "root"]
+"""Whether the program is bubblewrap, which starts the command proper in a PID namespace. As ``root`` it needs this
+process's capabilities, and takes them from the command itself."""
+
+
 class Selection(NamedTuple):
     """Keep only some records of the standard output, instead of its head and tail.
 
@@ -37,8 +42,8 @@ class CommandSpec(NamedTuple):
 
     Its standard output and error are one stream, unless ``selection`` is set. Of the stream ``head`` and ``tail``
     bytes are kept; a longer one is written whole, up to ``spill_bytes``, to the file ``spill`` (path components
-    below the directory ``spill_root``). With ``track_directory`` the command reports its last directory on the
-    descriptor ``DIRECTORY_FD``.
+    below the directory ``spill_root``); with ``spill_at_once`` each one is, as it comes. With ``track_directory`` the
+    command reports its last directory on the descriptor ``DIRECTORY_FD``.
     """
 
     program: str
@@ -50,8 +55,10 @@ class CommandSpec(NamedTuple):
     spill_root: str | None = None
     spill: list[str] | None = None
     spill_bytes: int = 0
+    spill_at_once: bool = False
     track_directory: bool = False
     selection: Selection | None = None
+    confinement: Confinement = "none"
 
 
 DIRECTORY_FD: Final = 237

@@ -94,6 +94,8 @@ class Shepherd:
             return None
         spill_path = "/".join([spec.spill_root or "", *(spec.spill or [])])
         output = Capture(spec.head, spec.tail, _spill_opener(spec), spec.spill_bytes)
+        if spec.spill_at_once:
+            output.spill_at_once()
         errors = Capture(_LARGEST_ERRORS, 0)
         records = Records(spec.selection) if spec.selection else None
         directory_end = -1
@@ -107,7 +109,7 @@ class Shepherd:
         immortal = 0
         if not fault:
             state = self._wait(time.monotonic() + spec.timeout)
-            left, immortal = self._end_all(state)
+            left, immortal = self._end_all(state, confined=spec.confinement != "none")
         self._drain()
         output.close()
         if records:
@@ -175,7 +177,8 @@ class Shepherd:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         kernel.limit_threads(MOST_THREADS)
         _offer_to_oom_killer()
-        kernel.drop_inspection()
+        if spec.confinement != "root":
+            kernel.drop_inspection()
         for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
@@ -244,7 +247,7 @@ class Shepherd:
                 if not self._pump(end):
                     break
 
-    def _end_all(self, state: State) -> tuple[list[str], int]:
+    def _end_all(self, state: State, *, confined: bool) -> tuple[list[str], int]:
         """End every descendant. Returns the names of those that an exited command had left, and how many resist."""
         names: list[str] = []
         if state == "exited":
@@ -256,9 +259,11 @@ class Shepherd:
         # A fork bomb gets no grace: asking thousands of processes one by one gives it time to grow.
         alive = kernel.descendants(kernel.children()) if kernel.children() and state != "too-many" else []
         if state == "exited":
-            names = [stat.name for stat in alive[:_NAMES]]
-            if len(alive) > _NAMES:
-                names.append(f"{len(alive) - _NAMES} more")
+            # Bubblewrap's own first process of the namespace came to this one, and is nothing that was left.
+            left = [stat.name for stat in alive if not confined or stat.parent != os.getpid()]
+            names = left[:_NAMES]
+            if len(left) > _NAMES:
+                names.append(f"{len(left) - _NAMES} more")
         for number in (signal.SIGTERM, signal.SIGCONT):
             for stat in alive:
                 kernel.send_signal(stat, number)
