@@ -11,7 +11,7 @@ from team.log.sessions import LockedSession
 from team.log.waits import Wait
 from team.model.ids import SessionId, TeamId
 from team.model.slices import TurnSlice
-from team.model.snapshots import MemberSnapshot
+from team.model.snapshots import MemberSnapshot, TaskSnapshot
 from team.model.views import (
     Availability,
     MemberView,
@@ -58,15 +58,20 @@ class MemberState:
         return tuple(lines)
 
 
-def member_states(connection: Connection, team_id: TeamId, roster: Sequence[MemberSnapshot]) -> list[MemberState]:
-    """The Lead first, then creation order."""
+def member_states(
+    connection: Connection,
+    team_id: TeamId,
+    roster: Sequence[MemberSnapshot],
+    board: Sequence[TaskSnapshot] | None = None,
+) -> list[MemberState]:
+    """The Lead first, then creation order. ``board`` spares reading it again."""
     members = [lead_of(team_id), *(Member(snapshot.name, snapshot.id, snapshot) for snapshot in roster)]
     found = sessions.find_sessions(connection, [member.session_id for member in members])
     open_runs = {run.session_id: run for run in runs.team_runs(connection, team_id)}
     open_waits = waits.team_waits(connection, team_id)
     owned: dict[SessionId, list[str]] = {}
-    for task in projections.live_tasks(connection, SessionId(team_id)):
-        if task.owner_id is not None and task.status != "completed":
+    for task in projections.live_tasks(connection, SessionId(team_id)) if board is None else board:
+        if task.owner_id is not None and task.status in ("pending", "in_progress"):
             owned.setdefault(task.owner_id, []).append(f"{task.id} ({task.status})")
     return [
         MemberState(
