@@ -276,7 +276,7 @@ class SessionService:
             return TeamView(
                 team_id=team,
                 members=tuple(
-                    team_member_view(connection, state) for state in member_states(connection, team, snapshots)
+                    team_member_view(connection, state) for state in member_states(connection, team, snapshots, stored)
                 ),
                 tasks=tuple(task_view(task, board, names) for task in board.values() if task.status != "deleted"),
                 closed=sessions.is_closed(connection, team),
