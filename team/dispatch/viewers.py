@@ -174,7 +174,7 @@ class Viewers:
                 while not self.is_closing and (self._wanted or self._patterns):
                     self._changed.clear()
                     fresh = await _match(subscribed, self._wanted, subscription.subscribe, subscription.unsubscribe)
-                    await _match(patterns, self._patterns, subscription.psubscribe, subscription.punsubscribe)
+                    fresh |= await _match(patterns, self._patterns, subscription.psubscribe, subscription.punsubscribe)
                     if fresh:
                         # What changed between a feed's first read and its subscription was not heard.
                         self._hint_all()

@@ -33,6 +33,26 @@ def start(tmp_path: Path, valkey: ValkeyProcess) -> Iterator[Start]:
         assert process.stop() == 0, process.log
 
 
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the shared coordinator keeps its store."""
+    return tmp_path_factory.mktemp("streams")
+
+
+@pytest.fixture(scope="module")
+def coordinator(valkey_server: ValkeyProcess, directory: Path) -> Iterator[CoordinatorProcess]:
+    """One coordinator for the tests that leave it as it is."""
+    variables = {
+        "TEAM_BROKER_URL": valkey_server.url,
+        "TEAM_KEY_PREFIX": "streams:",
+        "TEAM_VIEWER_TOKEN": "viewer-token",
+        "TEAM_SWEEP_SECONDS": "0",
+    }
+    process = CoordinatorProcess(directory, "coordinator", variables)
+    yield process.ready()
+    assert process.stop() == 0, process.log
+
+
 def follow(
     coordinator: CoordinatorProcess, *parameters: tuple[str, str], headers: dict[str, str] | None = None
 ) -> EventStream:
@@ -48,8 +68,9 @@ def last_seq(coordinator: CoordinatorProcess, session: str) -> int:
     return coordinator.client.get(f"/v1/sessions/{session}").json()["lastSeq"]
 
 
-def test_a_team_event_sends_the_whole_view_and_replaces_only_the_collection_that_it_touched(start: Start) -> None:
-    coordinator = start()
+def test_a_team_event_sends_the_whole_view_and_replaces_only_the_collection_that_it_touched(
+    coordinator: CoordinatorProcess,
+) -> None:
     team = coordinator.lead()
     with follow(coordinator, ("team", team)) as stream:
         wait_until(lambda: stream.of("team"), "the first view")
@@ -60,7 +81,7 @@ def test_a_team_event_sends_the_whole_view_and_replaces_only_the_collection_that
         assert second["versions"]["tasks"] == first["versions"]["tasks"] + 1
         assert second["versions"]["roster"] == first["versions"]["roster"]
         coordinator.tool(team, "lead", "spawn_teammate", name="bob", description="b", prompt="p")
-        wait_until(lambda: stream.of("team")[-1]["roster"][-1].get("phase") == "active", "bob in the roster")
+        wait_until(lambda: [row["phase"] for row in stream.of("team")[-1]["roster"]] == ["active"] * 2, "bob")
         third = stream.of("team")[-1]
         assert third["versions"]["tasks"] == second["versions"]["tasks"]
         assert third["versions"]["roster"] > second["versions"]["roster"]
@@ -69,8 +90,9 @@ def test_a_team_event_sends_the_whole_view_and_replaces_only_the_collection_that
         assert "error" not in third["roster"][1]
 
 
-def test_inbox_only_events_publish_no_team_view_and_only_the_status_of_their_session(start: Start) -> None:
-    coordinator = start()
+def test_inbox_only_events_publish_no_team_view_and_only_the_status_of_their_session(
+    coordinator: CoordinatorProcess,
+) -> None:
     team = coordinator.lead()
     with follow(coordinator, ("team", team)) as stream:
         wait_until(lambda: stream.status_of(team), "the status")
@@ -83,8 +105,7 @@ def test_inbox_only_events_publish_no_team_view_and_only_the_status_of_their_ses
         assert len(stream.of("team")) == views + 1
 
 
-def test_an_absent_value_stays_absent_until_something_supplies_it(start: Start) -> None:
-    coordinator = start()
+def test_an_absent_value_stays_absent_until_something_supplies_it(coordinator: CoordinatorProcess) -> None:
     team = coordinator.lead()
     with follow(coordinator, ("team", team)) as stream:
         status = wait_until(lambda: stream.status_of(team), "the status")
@@ -94,8 +115,7 @@ def test_an_absent_value_stays_absent_until_something_supplies_it(start: Start) 
         wait_until(lambda: (stream.status_of(team) or {}).get("model") == "script:other", "the chosen model")
 
 
-def test_claim_and_park_are_no_edges_and_yet_viewers_see_them_at_once(start: Start) -> None:
-    coordinator = start(TEAM_SWEEP_SECONDS="0")
+def test_claim_and_park_are_no_edges_and_yet_viewers_see_them_at_once(coordinator: CoordinatorProcess) -> None:
     team = coordinator.lead("begin")
     coordinator.tool(team, "lead", "spawn_teammate", name="bob", description="b", prompt="p")
     with follow(coordinator, ("team", team)) as stream:
@@ -113,8 +133,7 @@ def test_claim_and_park_are_no_edges_and_yet_viewers_see_them_at_once(start: Sta
         assert coordinator.client.get(f"/v1/teams/{team}").json()["edgeCounter"] == counter
 
 
-def test_v01_a_reader_that_reconnects_with_its_cursor_gets_each_event_once(start: Start) -> None:
-    coordinator = start()
+def test_v01_a_reader_that_reconnects_with_its_cursor_gets_each_event_once(coordinator: CoordinatorProcess) -> None:
     team = coordinator.lead()
     seen = list[int]()
     cursor: dict[str, str] = {}
@@ -159,9 +178,8 @@ def test_v01_a_stream_goes_on_over_a_restart_and_through_another_coordinator(
 
 @pytest.mark.parametrize("cursor", ["{team}:999999", "nonsense", "{team}:-1"])
 def test_v01_a_cursor_of_another_store_is_one_resync_and_the_log_from_the_first_event(
-    start: Start, cursor: str
+    coordinator: CoordinatorProcess, cursor: str
 ) -> None:
-    coordinator = start()
     team = coordinator.lead()
     create_task(coordinator, team, "one")
     given = {"Last-Event-ID": cursor.format(team=team)}
@@ -187,41 +205,43 @@ def test_p01_a_lost_publication_delays_a_view_and_never_loses_it(start: Start) -
         wait_until(lambda: len(stream.seqs(team)) == last_seq(deaf, team), "the log without any hint", 10)
 
 
-def test_a_quiet_stream_is_kept_alive_by_comments(start: Start) -> None:
-    coordinator = start()
+def test_a_quiet_stream_is_kept_alive_by_comments(coordinator: CoordinatorProcess) -> None:
     team = coordinator.lead()
     with follow(coordinator, ("team", team)) as stream:
         wait_until(lambda: stream.comments, "a heartbeat", 20)
 
 
-def test_text_deltas_come_through_and_older_attempts_are_dropped(start: Start, valkey: ValkeyProcess) -> None:
-    coordinator = start()
+def test_text_deltas_come_through_and_older_attempts_are_dropped(
+    coordinator: CoordinatorProcess, valkey_server: ValkeyProcess
+) -> None:
     team = coordinator.lead()
-    client: redis.Redis = redis.Redis.from_url(valkey.url)  # pyright: ignore[reportUnknownMemberType]  # untyped library
+    client: redis.Redis = redis.Redis.from_url(valkey_server.url)  # pyright: ignore[reportUnknownMemberType]  # untyped library
 
     def publish(epoch: int, attempt: int, offset: int, text: str) -> int:
         delta = {"turnId": "t", "epoch": epoch, "step": 1, "attempt": attempt, "offset": offset, "text": text}
-        return int(client.execute_command("PUBLISH", f"team:delta:{team}", json.dumps(delta)))  # pyright: ignore[reportUnknownMemberType]  # untyped library
+        heard: Any = client.execute_command("PUBLISH", f"streams:delta:{team}", json.dumps(delta))  # pyright: ignore[reportUnknownMemberType]  # untyped library
+        return int(heard)
 
     with follow(coordinator, ("session", f"{team}:0")) as stream:
         wait_until(lambda: publish(1, 1, 0, "a"), "the subscription")
         publish(2, 1, 0, "b")
         publish(1, 1, 1, "late")
         publish(2, 1, 1, "c")
-        client.execute_command("PUBLISH", f"team:delta:{team}", "not json")  # pyright: ignore[reportUnknownMemberType]  # untyped library
+        client.execute_command("PUBLISH", f"streams:delta:{team}", "not json")  # pyright: ignore[reportUnknownMemberType]  # untyped library
         publish(2, 2, 0, "d")
         wait_until(lambda: stream.of("delta") and stream.of("delta")[-1]["text"] == "d", "the newest text")
         assert [delta["text"] for delta in stream.of("delta")] == ["a", "b", "c", "d"]
     client.close()
 
 
-def test_a_damaged_log_is_a_fault_of_its_session_and_of_nobody_else(start: Start, tmp_path: Path) -> None:
-    coordinator = start()
+def test_a_damaged_log_is_a_fault_of_its_session_and_of_nobody_else(
+    coordinator: CoordinatorProcess, directory: Path
+) -> None:
     team, healthy = coordinator.lead(), coordinator.lead()
     for subject in ("one", "two", "three"):
         create_task(coordinator, team, subject)
         create_task(coordinator, healthy, subject)
-    damage(tmp_path, "UPDATE event SET data = '{' WHERE session_id = ? AND seq = 2", team)
+    damage(directory, "UPDATE event SET data = '{' WHERE session_id = ? AND seq = 2", team)
     with follow(coordinator, ("session", f"{team}:0"), ("session", f"{healthy}:0")) as stream:
         wait_until(lambda: stream.of("fault") and stream.seqs(healthy) == [1, 2, 3], "the fault and the healthy log")
         assert stream.seqs(team) == [1]
@@ -232,15 +252,14 @@ def test_a_damaged_log_is_a_fault_of_its_session_and_of_nobody_else(start: Start
         assert len(stream.of("fault")) == 1
 
 
-def test_a_failure_stands_beside_the_last_valid_state(start: Start, tmp_path: Path) -> None:
-    coordinator = start()
+def test_a_failure_stands_beside_the_last_valid_state(coordinator: CoordinatorProcess, directory: Path) -> None:
     team = coordinator.lead()
     create_task(coordinator, team, "kept")
     create_task(coordinator, team, "lost")
     with follow(coordinator, ("team", team)) as stream:
         wait_until(lambda: stream.of("team") and len(stream.of("team")[-1]["tasks"]) == 2, "the board")
-        damage(tmp_path, "UPDATE event SET data = '{' WHERE session_id = ? AND seq = 2", team)
-        damage(tmp_path, "UPDATE task SET data = '{' WHERE session_id = ? AND number = 2", team)
+        damage(directory, "UPDATE event SET data = '{' WHERE session_id = ? AND seq = 2", team)
+        damage(directory, "UPDATE task SET data = '{' WHERE session_id = ? AND number = 2", team)
         wait_until(lambda: "failure" in stream.of("team")[-1], "the failure", 15)
         view = stream.of("team")[-1]
     assert "event 2" in view["failure"]
@@ -249,13 +268,11 @@ def test_a_failure_stands_beside_the_last_valid_state(start: Start, tmp_path: Pa
     assert (shown["failure"], shown["tasks"]) == (view["failure"], view["tasks"])
 
 
-def test_the_list_of_teams_follows_what_happens(start: Start) -> None:
-    coordinator = start()
+def test_the_list_of_teams_follows_what_happens(coordinator: CoordinatorProcess) -> None:
     with follow(coordinator, ("teams", "true")) as stream:
-        wait_until(lambda: stream.of("teams"), "the empty list")
-        assert stream.of("teams")[0] == {"teams": []}
+        wait_until(lambda: stream.of("teams"), "the list")
         team = coordinator.lead("build   it\nnow")
-        wait_until(lambda: stream.of("teams")[-1]["teams"], "the new Team")
+        wait_until(lambda: [row["teamId"] for row in stream.of("teams")[-1]["teams"]][:1] == [team], "the new Team")
         row = stream.of("teams")[-1]["teams"][0]
         assert (row["teamId"], row["title"], row["status"], row["running"]) == (team, "build it now", "running", 1)
 
@@ -270,9 +287,9 @@ def test_the_list_of_teams_follows_what_happens(start: Start) -> None:
     ],
 )
 def test_a_stream_of_nothing_is_a_typed_error(
-    start: Start, parameters: list[tuple[str, str]], expected: tuple[int, str]
+    coordinator: CoordinatorProcess, parameters: list[tuple[str, str]], expected: tuple[int, str]
 ) -> None:
-    response = start().client.get("/v1/stream", params=parameters)
+    response = coordinator.client.get("/v1/stream", params=dict(parameters))
     assert (response.status_code, response.json()["error"]["code"]) == expected
 
 
@@ -285,8 +302,9 @@ def test_a_stopped_coordinator_ends_its_streams_at_once(start: Start) -> None:
         assert coordinator.process.wait(4) == 0
 
 
-def test_a_browser_exchanges_its_token_for_a_cookie_that_only_the_panel_can_use(start: Start) -> None:
-    coordinator = start(TEAM_VIEWER_TOKEN="viewer-token")
+def test_a_browser_exchanges_its_token_for_a_cookie_that_only_the_panel_can_use(
+    coordinator: CoordinatorProcess,
+) -> None:
     url = f"http://127.0.0.1:{coordinator.port}"
     with httpx2.Client(base_url=url, trust_env=False) as browser:
         assert browser.get("/v1/sessions").status_code == httpx2.codes.UNAUTHORIZED

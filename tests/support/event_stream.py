@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import socket
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,8 +36,9 @@ class EventStream:
         self.status = 0
         self._client = httpx2.Client(base_url=url, trust_env=False, timeout=httpx2.Timeout(60, connect=5))
         self._headers = {"Authorization": f"Bearer {token}", **(headers or {})}
-        self._parameters = list(parameters)
+        self._parameters: list[tuple[str, str | int | float | bool | None]] = [*parameters]
         self._closing = False
+        self._socket: socket.socket | None = None
         self._thread = threading.Thread(target=self._read, daemon=True)
 
     def __enter__(self) -> Self:
@@ -48,6 +50,10 @@ class EventStream:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closing = True
+        if self._socket is not None:
+            # Closing the client does not wake a reader that waits for the next frame.
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
         self._client.close()
         self._thread.join(timeout=20)
 
@@ -75,20 +81,19 @@ class EventStream:
         return found[-1] if found else None
 
     def _read(self) -> None:
-        with contextlib.suppress(httpx2.TransportError, httpx2.StreamError, RuntimeError, OSError):
-            with self._client.stream("GET", "/v1/stream", params=self._parameters, headers=self._headers) as response:
-                self.status = response.status_code
-                fields: dict[str, str] = {}
-                for line in response.iter_lines():
-                    if self._closing:
-                        return
-                    if line.startswith(":"):
-                        self.comments += 1
-                    elif line:
-                        name, _, value = line.partition(": ")
-                        fields[name] = value
-                    elif fields:
-                        if "data" in fields:
-                            data = json.loads(fields["data"])
-                            self.frames.append(Frame(fields.get("event", "message"), data, fields.get("id")))
-                        fields = {}
+        asked = self._client.stream("GET", "/v1/stream", params=self._parameters, headers=self._headers)
+        with contextlib.suppress(httpx2.TransportError, httpx2.StreamError, OSError), asked as response:
+            self._socket = response.extensions["network_stream"].get_extra_info("socket")
+            self.status = response.status_code
+            fields: dict[str, str] = {}
+            for line in response.iter_lines():
+                if line.startswith(":"):
+                    self.comments += 1
+                elif line:
+                    name, _, value = line.partition(": ")
+                    fields[name] = value
+                elif fields:
+                    if "data" in fields:
+                        data = json.loads(fields["data"])
+                        self.frames.append(Frame(fields.get("event", "message"), data, fields.get("id")))
+                    fields = {}
