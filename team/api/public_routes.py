@@ -8,7 +8,7 @@ from team.api.bodies import ERRORS, body_docs, json_body, reply
 from team.api.idempotency import ACTOR, IdempotencyKey, once_of
 from team.model.events import Event
 from team.model.values import Value
-from team.model.views import InterruptView, SendView, SessionView, TeamView
+from team.model.views import EventFaultView, InterruptView, SendView, SessionView, TeamView
 from team.service.sessions import ClosedView, CreatedView, DoctorView, SessionService, WorkerView
 
 
@@ -39,11 +39,17 @@ class SelectModel(Value):
 
 
 class SessionsView(Value):
+    """A page of Sessions; ``next_cursor`` is absent on the last one."""
+
     sessions: tuple[SessionView, ...]
+    next_cursor: str | None = None
 
 
 class EventsView(Value):
+    """A page of a log. ``faults`` tells of each record that cannot be read; it does not hide the others."""
+
     events: tuple[Event, ...]
+    faults: tuple[EventFaultView, ...] = ()
     last_seq: int
 
 
@@ -73,9 +79,13 @@ def public_router(sessions: SessionService) -> APIRouter:
         return reply(created, 201)
 
     @router.get("/sessions", responses={200: {"model": SessionsView}})
-    def list_sessions() -> Response:
-        """All Sessions in order of creation."""
-        return reply(SessionsView(sessions=tuple(sessions.all())))
+    def list_sessions(
+        cursor: Annotated[str | None, Query(max_length=200)] = None,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+    ) -> Response:
+        """A page of Sessions in order of creation."""
+        page, next_cursor = sessions.page(cursor, limit)
+        return reply(SessionsView(sessions=tuple(page), next_cursor=next_cursor))
 
     @router.get("/sessions/{session_id}", responses={200: {"model": SessionView}})
     def show_session(session_id: str) -> Response:
@@ -89,8 +99,8 @@ def public_router(sessions: SessionService) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=1000)] = 200,
     ) -> Response:
         """A page of the log after a seq, in order."""
-        events, last_seq = sessions.events(session_id, after, limit)
-        return reply(EventsView(events=tuple(events), last_seq=last_seq))
+        events, faults, last_seq = sessions.events(session_id, after, limit)
+        return reply(EventsView(events=tuple(events), faults=tuple(faults), last_seq=last_seq))
 
     @router.post(
         "/sessions/{session_id}/messages",
@@ -108,9 +118,9 @@ def public_router(sessions: SessionService) -> APIRouter:
         return reply(sessions.prompt(session_id, text=wanted.text, delivery=wanted.delivery, actor=ACTOR, once=once))
 
     @router.post("/sessions/{session_id}/interrupt", responses={200: {"model": InterruptView}})
-    def interrupt_session(session_id: str) -> Response:
+    def interrupt_session(request: Request, session_id: str, key: IdempotencyKey) -> Response:
         """End the open turn as aborted; inbox, ownership and tasks stay."""
-        return reply(sessions.interrupt(session_id, actor=ACTOR))
+        return reply(sessions.interrupt(session_id, actor=ACTOR, once=once_of(key, request, b"")))
 
     @router.post(
         "/sessions/{session_id}/fork",
@@ -132,9 +142,14 @@ def public_router(sessions: SessionService) -> APIRouter:
         responses={200: {"model": SessionView}},
         openapi_extra=body_docs(SelectModel),
     )
-    def select_model(session_id: str, wanted: Annotated[SelectModel, Depends(json_body(SelectModel))]) -> Response:
+    def select_model(
+        request: Request,
+        session_id: str,
+        key: IdempotencyKey,
+        wanted: Annotated[SelectModel, Depends(json_body(SelectModel))],
+    ) -> Response:
         """Choose the model of the next requests."""
-        return reply(sessions.select_model(session_id, wanted.model))
+        return reply(sessions.select_model(session_id, wanted.model, once=once_of(key, request, wanted)))
 
     @router.get("/teams/{team_id}", responses={200: {"model": TeamView}})
     def show_team(team_id: str) -> Response:
@@ -142,9 +157,9 @@ def public_router(sessions: SessionService) -> APIRouter:
         return reply(sessions.team(team_id))
 
     @router.post("/teams/{team_id}/close", responses={200: {"model": ClosedView}})
-    def close_team(team_id: str) -> Response:
+    def close_team(request: Request, team_id: str, key: IdempotencyKey) -> Response:
         """Close admission and stop every live turn of the Team."""
-        return reply(sessions.close(team_id))
+        return reply(sessions.close(team_id, once=once_of(key, request, b"")))
 
     @router.get("/workers", responses={200: {"model": WorkersView}})
     def list_workers() -> Response:

@@ -1,6 +1,7 @@
 """Session trees as lines of JSON, out and in."""
 
 import asyncio
+import hashlib
 import io
 import tempfile
 from typing import Final
@@ -9,6 +10,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
 from team.api.bodies import ERRORS, reply
+from team.api.idempotency import IdempotencyKey, once_of
 from team.model.errors import RequestInvalid
 from team.service.transfers import ImportedView, TransferService
 
@@ -34,19 +36,21 @@ def transfer_router(transfers: TransferService) -> APIRouter:
         openapi_extra={"requestBody": {"required": True, "content": {"application/x-ndjson": {}}}},
         status_code=201,
     )
-    async def import_log(request: Request) -> Response:
+    async def import_log(request: Request, key: IdempotencyKey) -> Response:
         """Take Session trees that were exported; all of the file or nothing. Open turns go on here."""
         with tempfile.TemporaryFile() as spool:
-            size = 0
+            size, digest = 0, hashlib.sha256()
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > MAX_IMPORT_BYTES:
                     raise RequestInvalid(f"The file is over {MAX_IMPORT_BYTES} bytes; import its trees one by one.")
+                digest.update(chunk)
                 await asyncio.to_thread(spool.write, chunk)
             spool.seek(0)
             lines = io.TextIOWrapper(spool, encoding="utf-8", newline="\n")
             try:
-                return reply(await asyncio.to_thread(transfers.import_, lines), 201)
+                once = once_of(key, request, digest.digest())
+                return reply(await asyncio.to_thread(transfers.import_, lines, once), 201)
             except UnicodeDecodeError as error:
                 raise RequestInvalid(f"The file is not UTF-8 at byte {error.start}.") from error
             finally:

@@ -12,10 +12,10 @@ from pydantic import ValidationError
 
 from team.cli.views import DoctorView, EventPage, WorkerView
 from team.model.claims import ErrorResponse
-from team.model.errors import CoordinatorUnreachable, TeamError, error_from
+from team.model.errors import CoordinatorUnreachable, LogDamaged, TeamError, error_from
 from team.model.events import Event, first_fault
 from team.model.values import Value
-from team.model.views import SessionView, TeamView
+from team.model.views import EventFaultView, SessionView, TeamView
 
 _PATIENCE_SECONDS: Final = 20.0
 _PAGE: Final = 500
@@ -64,9 +64,14 @@ class Operator:
         return str(answer["id"])
 
     def sessions(self) -> list[SessionView]:
-        """Every Session of the store."""
-        rows = cast("list[object]", self._get("/v1/sessions")["sessions"])
-        return [self._read(SessionView, row) for row in rows]
+        """Every Session of the store, in order of creation."""
+        found, cursor = list[SessionView](), dict[str, str]()
+        while True:
+            page = self._get("/v1/sessions", limit=_PAGE, **cursor)
+            found += [self._read(SessionView, row) for row in cast("list[object]", page["sessions"])]
+            if "nextCursor" not in page:
+                return found
+            cursor = {"cursor": str(page["nextCursor"])}
 
     def session(self, session_id: str) -> SessionView:
         return self._read(SessionView, self._get(f"/v1/sessions/{_part(session_id)}"))
@@ -75,15 +80,23 @@ class Operator:
         return self._read(TeamView, self._get(f"/v1/teams/{_part(team_id)}"))
 
     def events(self, session_id: str, after: int = 0) -> Iterator[Event]:
-        """Events of one Session with a number above ``after``, in order."""
+        """Events of one Session with a number above ``after``, in order. Raises LogDamaged at damage."""
+        for record in self.records(session_id, after):
+            if isinstance(record, EventFaultView):
+                raise LogDamaged(record.fault)
+            yield record
+
+    def records(self, session_id: str, after: int = 0) -> Iterator[Event | EventFaultView]:
+        """The records of one Session with a number above ``after``, in order, with those that cannot be read."""
         while True:
             page = self._read(
                 EventPage, self._get(f"/v1/sessions/{_part(session_id)}/events", after=after, limit=_PAGE)
             )
-            yield from page.events
-            if not page.events or page.events[-1].seq >= page.last_seq:
+            found = sorted([*page.events, *page.faults], key=lambda record: record.seq)
+            yield from found
+            if not found or found[-1].seq >= page.last_seq:
                 return
-            after = page.events[-1].seq
+            after = found[-1].seq
 
     def send(self, session_id: str, text: str, delivery: str | None = None) -> dict[str, Any]:
         """Put a message into a Session's inbox; returns its receipt."""
@@ -139,9 +152,9 @@ class Operator:
 
     def import_log(self, content: bytes) -> dict[str, Any]:
         """Import exported Session trees, all or none."""
-        return self._judge(self._http.post("/v1/import", content=content, timeout=600.0))
+        return self._judge(self._send("POST", "/v1/import", content=content, wait=600.0))
 
-    def _get(self, path: str, **query: int) -> dict[str, Any]:
+    def _get(self, path: str, **query: int | str) -> dict[str, Any]:
         return self._judge(self._send("GET", path, query=query))
 
     def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -153,7 +166,8 @@ class Operator:
         path: str,
         *,
         body: dict[str, Any] | None = None,
-        query: Mapping[str, int] | None = None,
+        content: bytes | None = None,
+        query: Mapping[str, int | str] | None = None,
         wait: float = 30.0,
     ) -> httpx2.Response:
         headers = {"Idempotency-Key": str(uuid.uuid4())} if method == "POST" else {}
@@ -164,6 +178,7 @@ class Operator:
                     method,
                     path,
                     json=body,
+                    content=content,
                     params=dict(query) if query else None,
                     headers=headers,
                     timeout=httpx2.Timeout(wait, connect=3.0),

@@ -10,7 +10,7 @@ from team.cli.lines import progress_line, text_of
 from team.cli.views import is_open, is_settled
 from team.model.events import Event
 from team.model.ids import LEAD_NAME
-from team.model.views import TeamMemberView, TeamView
+from team.model.views import EventFaultView, TeamMemberView, TeamView
 
 _PERIOD_SECONDS: Final = 0.3
 
@@ -88,9 +88,12 @@ class Follower:
             session_id = member.session_id
             if member.last_seq <= self._seen.get(session_id, 0):
                 continue
-            for event in self._operator.events(session_id, self._seen.get(session_id, 0)):
+            for event in self._operator.records(session_id, self._seen.get(session_id, 0)):
                 self._seen[session_id] = event.seq
-                news.append((member.target, event))
+                if isinstance(event, EventFaultView):
+                    self._show(member.target, f"a record cannot be read: {event.fault}")
+                else:
+                    news.append((member.target, event))
         # Within one log the order is seq; between logs there is none, so the clock may arrange them for the eye.
         for target, event in sorted(news, key=lambda item: item[1].time):
             if target == LEAD_NAME and event.type == "assistant/message":
@@ -112,8 +115,8 @@ class Follower:
         if not self._answer:
             answers = [
                 text_of(event.data.get("content"))
-                for event in self._operator.events(view.members[0].session_id)
-                if event.type == "assistant/message"
+                for event in self._operator.records(view.members[0].session_id)
+                if isinstance(event, Event) and event.type == "assistant/message"
             ]
             self._answer = next((answer for answer in reversed(answers) if answer), "")
         return Outcome(

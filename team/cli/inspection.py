@@ -20,6 +20,7 @@ from team.cli.running import own_stack, preflight, remote
 from team.cli.signals import interruptible
 from team.model.errors import ConfigurationInvalid, RequestInvalid
 from team.model.values import decode_json
+from team.model.views import EventFaultView
 
 _WAIT_MARGIN_SECONDS: Final = 30.0
 _DEFAULT_WAIT_MS: Final = 30_000
@@ -181,7 +182,10 @@ def log(settings: Settings, session_id: str, *, after: int, as_jsonl: bool) -> i
         members = operator.team(session.root_id).members
         names = {str(member.session_id): member.target for member in members}
         console = Console(highlight=False)
-        for event in operator.events(session.id, after):
+        for event in operator.records(session.id, after):
+            if isinstance(event, EventFaultView):
+                console.print(Text(f"{event.seq:>6} cannot be read: {event.fault}", style="red"), soft_wrap=True)
+                continue
             line = Text(f"{event.seq:>6} {event.time[11:23]} ", style="dim")
             line.append(f"{event.type:<22} ")
             line.append(progress_line(event, names) or plain(json.dumps(event.data), 90), style="default")

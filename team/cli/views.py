@@ -2,13 +2,14 @@
 
 from team.model.events import Event
 from team.model.values import Value
-from team.model.views import TaskView, TeamMemberView, TeamView
+from team.model.views import EventFaultView, TaskView, TeamMemberView, TeamView
 
 
 class EventPage(Value):
-    """Events of one Session after some number; ``last_seq`` is the newest of its log."""
+    """Events of one Session after some number, and the records that cannot be read; ``last_seq`` is its newest."""
 
     events: tuple[Event, ...]
+    faults: tuple[EventFaultView, ...] = ()
     last_seq: int = 0
 
 

@@ -11,6 +11,7 @@ from team.model.events import VISIBLE, Event, EventData, FileIntended, MemberCha
 from team.model.history import HistoryEntry, entries
 from team.model.ids import SessionId
 from team.model.values import decode_json
+from team.model.views import EventFaultView
 
 _event = table(EventRow)
 
@@ -109,6 +110,29 @@ def read_events(connection: Connection, session_id: str, after: int = 0, limit: 
         .limit(limit)
     )
     return [_event_of(session_id, *row) for row in connection.execute(query)]
+
+
+def read_page(
+    connection: Connection, session_id: str, after: int, limit: int
+) -> tuple[list[Event], list[EventFaultView]]:
+    """A page of records after ``after``: those that can be read, and of each other one what is wrong with it."""
+    query = (
+        select(_event.c.seq, _event.c.time, _event.c.type, _event.c.data)
+        .where(_event.c.session_id == session_id, _event.c.seq > after)
+        .order_by(_event.c.seq)
+        .limit(limit)
+    )
+    events, faults = list[Event](), list[EventFaultView]()
+    for seq, time, event_type, text in connection.execute(query):
+        try:
+            event = _event_of(session_id, seq, time, event_type, text)
+            with naming(session_id):
+                event.decoded()
+        except LogDamaged as error:
+            faults.append(EventFaultView(seq=seq, type=event_type, fault=error.message))
+        else:
+            events.append(event)
+    return events, faults
 
 
 def _event_of(session_id: str, seq: int, time: str, event_type: str, text: str) -> Event:

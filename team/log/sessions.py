@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, insert, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 
 from team.log.tables import SessionRow, TeamRow, table
@@ -65,12 +65,52 @@ def find_sessions(connection: Connection, session_ids: Iterable[str]) -> dict[st
     return {session.header.id: session for session in found}
 
 
-def list_sessions(connection: Connection, *, roots_only: bool = False) -> list[LockedSession]:
-    """All Sessions in order of creation."""
-    query = select(*_columns).order_by(_session.c.created_order, _session.c.depth, _session.c.id)
-    if roots_only:
-        query = query.where(_session.c.depth == 0)
-    return [_decode(row) for row in connection.execute(query)]
+@dataclass(frozen=True)
+class UnreadableSession:
+    """What the row of a Session tells when its header or state cannot be read; ``created`` is seconds since 1970."""
+
+    id: str
+    root_id: str
+    parent_id: str | None
+    created: float
+    seq: int
+    fault: str
+
+
+_in_order = (_session.c.created_order, _session.c.depth, _session.c.id)
+
+
+def session_ids(connection: Connection) -> list[SessionId]:
+    """The ids of all Sessions in order of creation."""
+    return [SessionId(found) for found in connection.execute(select(_session.c.id).order_by(*_in_order)).scalars()]
+
+
+def session_page(connection: Connection, after: str | None, limit: int) -> list[LockedSession | UnreadableSession]:
+    """Sessions in order of creation behind the one named ``after``. Raises SessionNotFound when there is none such."""
+    own = (_session.c.id, _session.c.root_id, _session.c.parent_id, _session.c.created_order, _session.c.seq)
+    query = select(*own, *_columns).order_by(*_in_order).limit(limit)
+    if after is not None:
+        place = connection.execute(select(*_in_order).where(_session.c.id == after)).one_or_none()
+        if place is None:
+            raise SessionNotFound(
+                f"There is no Session {after!r} to go on behind; pass the nextCursor of the page before."
+            )
+        query = query.where(tuple_(*_in_order) > tuple_(*place))
+    page: list[LockedSession | UnreadableSession] = []
+    for session_id, root_id, parent_id, created, seq, *row in connection.execute(query):
+        try:
+            page.append(_decode(tuple(row)))
+        except LogDamaged as error:
+            page.append(UnreadableSession(session_id, root_id, parent_id, created, seq, error.message))
+    return page
+
+
+def last_seq(connection: Connection, session_id: str) -> int:
+    """The number of a Session's newest event, also when its state cannot be read. Raises SessionNotFound."""
+    seq = connection.execute(select(_session.c.seq).where(_session.c.id == session_id)).scalar_one_or_none()
+    if seq is None:
+        raise SessionNotFound(f"There is no Session {session_id!r}; `team sessions` lists them.")
+    return seq
 
 
 def tree(connection: Connection, root_id: str) -> list[LockedSession]:

@@ -83,7 +83,3 @@ def missed_teams(connection: Connection) -> list[tuple[TeamId, int]]:
 def due_waits(connection: Connection, now: float, limit: int = 500) -> list[Wait]:
     query = select(_wait).where(_wait.c.deadline <= now).order_by(_wait.c.deadline).limit(limit)
     return [Wait(*row) for row in connection.execute(query)]
-
-
-def next_deadline(connection: Connection) -> float | None:
-    return connection.execute(select(func.min(_wait.c.deadline))).scalar_one_or_none()

@@ -91,18 +91,28 @@ def text_fault(text: str) -> str | None:
 
 
 def decode_json(text: str | bytes) -> Json:
-    """Decode strictly; raises ValueError that names the fault."""
+    """Decode strictly; raises ValueError that names the fault. A key that an object has twice is one."""
 
     def refuse(constant: str) -> Json:
         raise ValueError(f"{constant} is not JSON")
 
     try:
-        value: Json = json.loads(text, parse_constant=refuse)
+        value: Json = json.loads(text, parse_constant=refuse, object_pairs_hook=_object)
     except RecursionError as error:
         raise ValueError(f"JSON is nested deeper than {MAX_JSON_DEPTH} levels") from error
     fault = hygiene_fault(value)
     if fault:
         raise ValueError(fault)
+    return value
+
+
+def _object(pairs: list[tuple[str, Json]]) -> Json:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        # Readers disagree about which of the two counts, so neither does.
+        names = [name for name, _ in pairs]
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        raise ValueError(f"the key {twice[:80]!a} stands twice in one object")
     return value
 
 

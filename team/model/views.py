@@ -206,8 +206,16 @@ class TurnEndView(Value):
     message: str | None = None
 
 
+class EventFaultView(Value):
+    """One record of a log that cannot be read, beside those that can."""
+
+    seq: int
+    type: str
+    fault: str
+
+
 class SessionView(Value):
-    """One Session, for operators."""
+    """One Session, for operators. With a ``fault`` it cannot be read, and the rest is as far as known."""
 
     id: SessionId
     root_id: SessionId

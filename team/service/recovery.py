@@ -60,12 +60,6 @@ class RecoveryService:
 
         return self._store.writing(expire)
 
-    def next_deadline_seconds(self) -> float | None:
-        """Seconds until the next deadline of any wait, or None without one."""
-        with self._store.reading() as connection:
-            deadline = waits.next_deadline(connection)
-            return None if deadline is None else deadline - self._store.database.now(connection)
-
     def due_dispatches(self, limit: int) -> list[Queued]:
         """Queued turns whose dispatch is due; each is put off with exponential back-off."""
         settings = self._store.settings

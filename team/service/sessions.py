@@ -6,8 +6,8 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from team.log import operations, projections, runs, sessions, waits
-from team.log.events import count_events, read_events
-from team.log.sessions import LockedSession
+from team.log.events import count_events, read_page
+from team.log.sessions import LockedSession, UnreadableSession
 from team.log.transaction import Transaction
 from team.model.errors import DisposalTimeout, OutsideWorkspace, RequestInvalid, SessionNotFound, TeamError
 from team.model.events import Delivery, Event, SessionModel
@@ -15,6 +15,7 @@ from team.model.ids import SessionId, TeamId, new_session_id
 from team.model.snapshots import SessionHeader
 from team.model.values import Value
 from team.model.views import (
+    EventFaultView,
     InterruptView,
     SendView,
     SessionView,
@@ -26,7 +27,7 @@ from team.model.views import (
 from team.rules import forks, inbox, roster, turns
 from team.rules.times import iso_time
 from team.service.callers import Once, Recorded
-from team.service.panel import failure_of, roster_and_board
+from team.service.panel import DAMAGED, failure_of, roster_and_board
 from team.service.rosters import member_states, team_member_view, turn_end, turn_state
 from team.service.store import Store
 
@@ -134,7 +135,7 @@ class SessionService:
         assert not isinstance(result, Recorded)
         return result
 
-    def interrupt(self, session_id: str, *, actor: str | None) -> InterruptView:
+    def interrupt(self, session_id: str, *, actor: str | None, once: Once | None = None) -> InterruptView:
         """End a Session's open turn as aborted; its inbox, ownership and tasks stay."""
 
         def interrupt(tx: Transaction) -> InterruptView:
@@ -147,7 +148,9 @@ class SessionService:
                 turns.abort(tx, header.id, turn, run, f"interrupted by {actor or 'an operator'}")
             return InterruptView(previous_status=previous)
 
-        return self._store.writing(interrupt)
+        result = self._store.writing_once(once, InterruptView, interrupt)
+        assert not isinstance(result, Recorded)
+        return result
 
     def fork(self, session_id: str, *, model: str | None, once: Once | None) -> CreatedView:
         """A new root with the conversation of a Session's completed turns; its Team starts empty."""
@@ -163,17 +166,20 @@ class SessionService:
         assert not isinstance(result, Recorded)
         return result
 
-    def select_model(self, session_id: str, model: str) -> SessionView:
+    def select_model(self, session_id: str, model: str, *, once: Once | None = None) -> SessionView:
         """Choose the model of a Session's next requests; durable, and kept on resume."""
         if not model.strip():
             raise RequestInvalid("Name a model, such as openai-chat:NAME.")
 
-        def select(tx: Transaction) -> None:
+        def select(tx: Transaction) -> SessionView:
             header = self._lock_in_team(tx, session_id)
             tx.append(header.id, SessionModel(model=model))
+            tx.flush()
+            return self._view(tx.connection, sessions.find_session(tx.connection, header.id))
 
-        self._store.writing(select)
-        return self.view(session_id)
+        result = self._store.writing_once(once, SessionView, select)
+        assert not isinstance(result, Recorded)
+        return result
 
     def _lock_in_team(self, tx: Transaction, session_id: str) -> SessionHeader:
         header = sessions.find_session(tx.connection, session_id).header
@@ -181,12 +187,13 @@ class SessionService:
         tx.lock_sessions(*turns.sessions_of_end(tx, header))
         return header
 
-    def close(self, team_id: str) -> ClosedView:
+    def close(self, team_id: str, *, once: Once | None = None) -> ClosedView:
         """Close admission to a Team and stop every live turn of its tree.
 
-        Waits until the workers confirm, at most the disposal time. Raises DisposalTimeout that names who did not stop.
+        Waits until the workers confirm, at most the disposal time. A repeated key stops nothing again and waits for
+        what the first request stopped. Raises DisposalTimeout that names who did not stop.
         """
-        found = self._stop_all(TeamId(team_id))
+        closed = self._stop_all(TeamId(team_id), once)
         deadline = time.monotonic() + self._store.settings.disposal_seconds
         while still := self._guarded(team_id):
             if time.monotonic() >= deadline:
@@ -195,10 +202,10 @@ class SessionService:
                     "claims are fenced; the workers that run them do not answer."
                 )
             time.sleep(POLL_SECONDS)
-        return ClosedView(interrupted=tuple(found))
+        return closed
 
-    def _stop_all(self, team_id: TeamId) -> list[str]:
-        def stop(tx: Transaction) -> list[str]:
+    def _stop_all(self, team_id: TeamId, once: Once | None) -> ClosedView:
+        def stop(tx: Transaction) -> ClosedView:
             tx.lock_team(team_id)
             sessions.set_closed(tx.connection, team_id, closed=True)
             tx.lock_sessions(*(found.header.id for found in sessions.tree(tx.connection, team_id)))
@@ -212,9 +219,11 @@ class SessionService:
                     run = runs.lock_run(tx.connection, turn.turn_id)
                     turns.abort(tx, found.header.id, turn, run, "the Team was closed", notify=False)
                     stopped.append(roster.name_of(tx, found.header))
-            return stopped
+            return ClosedView(interrupted=tuple(stopped))
 
-        return self._store.writing(stop)
+        result = self._store.writing_once(once, ClosedView, stop)
+        assert not isinstance(result, Recorded)
+        return result
 
     def _guarded(self, team_id: str) -> list[str]:
         with self._store.reading() as connection:
@@ -229,10 +238,36 @@ class SessionService:
         with self._store.reading() as connection:
             return self._view(connection, sessions.find_session(connection, session_id))
 
-    def all(self) -> list[SessionView]:
-        """All Sessions in order of creation; one that cannot be read keeps its row with the fault."""
+    def page(self, after: str | None, limit: int) -> tuple[list[SessionView], str | None]:
+        """Sessions in order of creation behind the one named ``after``, and the cursor of the next page, if any.
+
+        One that cannot be read keeps its row with the fault. Raises SessionNotFound for an unknown ``after``.
+        """
         with self._store.reading() as connection:
-            return [self._view(connection, found) for found in sessions.list_sessions(connection)]
+            rows = sessions.session_page(connection, after, limit + 1)
+            views = [
+                self._view(connection, row) if isinstance(row, LockedSession) else self._faulty(connection, row)
+                for row in rows[:limit]
+            ]
+            return views, views[-1].id if len(rows) > limit else None
+
+    def _faulty(self, connection: Connection, row: UnreadableSession) -> SessionView:
+        run = runs.session_run(connection, row.id)
+        return SessionView(
+            id=SessionId(row.id),
+            root_id=SessionId(row.root_id),
+            parent_id=None if row.parent_id is None else SessionId(row.parent_id),
+            profile="unknown",
+            cwd="unknown",
+            created_at=iso_time(row.created),
+            status=availability("active", run is not None),
+            last_seq=row.seq,
+            pending=0,
+            held=False,
+            turn=turn_state(run, waits.turn_waits(connection, run.turn_id) if run else ()),
+            workers=tuple(runs.session_workers(connection, row.id)),
+            fault=row.fault,
+        )
 
     def _view(self, connection: Connection, found: LockedSession) -> SessionView:
         header, head = found.header, found.head
@@ -255,13 +290,14 @@ class SessionService:
             turn=turn_state(run, waits.turn_waits(connection, run.turn_id) if run else ()),
             last_end=turn_end(last),
             workers=tuple(runs.session_workers(connection, header.id)),
+            fault=last.message if last is not None and last.code == DAMAGED else None,
         )
 
-    def events(self, session_id: str, after: int, limit: int) -> tuple[list[Event], int]:
-        """A page of events after ``after`` and the newest seq."""
+    def events(self, session_id: str, after: int, limit: int) -> tuple[list[Event], list[EventFaultView], int]:
+        """A page of the log after ``after``: the events, the records that cannot be read, and the newest seq."""
         with self._store.reading() as connection:
-            head = sessions.find_session(connection, session_id).head
-            return read_events(connection, session_id, after, limit), head.seq
+            last_seq = sessions.last_seq(connection, session_id)
+            return *read_page(connection, session_id, after, limit), last_seq
 
     def team(self, team_id: str) -> TeamView:
         """The wire view of a Team. Raises SessionNotFound for a Session that leads none."""
@@ -314,7 +350,7 @@ class SessionService:
         """Replay every log and compare it with its projections."""
         checks = list[SessionCheck]()
         with self._store.reading() as connection:
-            session_ids = [found.header.id for found in sessions.list_sessions(connection)]
+            session_ids = sessions.session_ids(connection)
         for session_id in session_ids:
             with self._store.reading() as connection:
                 events = count_events(connection, session_id)

@@ -8,6 +8,7 @@ from team.log.transfer import Part
 from team.model.ids import SessionId
 from team.model.values import Value
 from team.rules.continuation import continue_session
+from team.service.callers import Once, Recorded
 from team.service.store import Store
 
 
@@ -43,10 +44,11 @@ class TransferService:
                     page, after = transfer.event_lines(connection, part, after)
                 yield from page
 
-    def import_(self, lines: Iterable[str]) -> ImportedView:
+    def import_(self, lines: Iterable[str], once: Once | None = None) -> ImportedView:
         """Import whole Session trees in one transaction, and let their open turns go on here.
 
-        The lines are read and folded before the transaction begins, so that a slow sender blocks nobody.
+        The lines are read and folded before the transaction begins, so that a slow sender blocks nobody. A repeated key
+        returns what the first request brought.
 
         Raises:
             LogDamaged: A line cannot be read, or does not fit its log; the error names the line and the event.
@@ -58,7 +60,12 @@ class TransferService:
             for name in {header.profile for header in headers}:
                 self._store.profile(name)
 
-            def insert(tx: Transaction) -> None:
+            imported = ImportedView(
+                sessions=tuple(header.id for header in headers),
+                events=sum(session.head.seq for session in incoming.sessions),
+            )
+
+            def insert(tx: Transaction) -> ImportedView:
                 transfer.insert(tx.connection, incoming, tx.now)
                 for header in headers:
                     if header.depth == 0:
@@ -66,7 +73,8 @@ class TransferService:
                 tx.lock_sessions(*(header.id for header in headers))
                 for header in headers:
                     continue_session(tx, header)
+                return imported
 
-            self._store.writing(insert)
-            events = sum(session.head.seq for session in incoming.sessions)
-            return ImportedView(sessions=tuple(header.id for header in headers), events=events)
+            result = self._store.writing_once(once, ImportedView, insert)
+            assert not isinstance(result, Recorded)
+            return result

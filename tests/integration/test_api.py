@@ -37,6 +37,61 @@ def test_a_prompted_session_has_a_queued_turn_and_a_log(coordinator: Coordinator
     assert session in [row["id"] for row in coordinator.client.get("/v1/sessions").json()["sessions"]]
 
 
+def test_sessions_are_listed_in_pages_in_order_of_creation(coordinator: CoordinatorProcess) -> None:
+    made = [coordinator.lead() for _ in range(5)]
+    cursor: str | None = None
+    seen: list[str] = []
+    while True:
+        page = coordinator.client.get("/v1/sessions", params={"limit": 2, **({"cursor": cursor} if cursor else {})})
+        rows = [row["id"] for row in page.json()["sessions"]]
+        assert 1 <= len(rows) <= 2
+        seen += rows
+        cursor = page.json().get("nextCursor")
+        if cursor is None:
+            break
+        if len(seen) == 2:
+            made.append(coordinator.lead())
+    assert seen[-6:] == made
+    assert len(set(seen)) == len(seen)
+    assert error_of(coordinator.client.get("/v1/sessions", params={"cursor": "nobody"})) == (404, "SESSION_NOT_FOUND")
+    for limit in ("0", "-1", "1001", "x", "1.5"):
+        assert error_of(coordinator.client.get("/v1/sessions", params={"limit": limit})) == (422, "REQUEST_INVALID")
+
+
+def test_every_public_post_is_done_once_for_its_key(coordinator: CoordinatorProcess) -> None:
+    team = coordinator.lead("begin")
+    other = coordinator.lead()
+    key = {"Idempotency-Key": f"every-post-{team}"}
+
+    def twice(name: str, path: str, **body: Any) -> dict[str, Any]:
+        headers = {"Idempotency-Key": f"{name}-{team}"}
+        first = coordinator.client.post(path, json=body, headers=headers)
+        assert first.is_success, first.text
+        again = coordinator.client.post(path, json=body, headers=headers)
+        assert (again.status_code, again.json()) == (first.status_code, first.json()), name
+        return first.json()
+
+    def log(session: str) -> list[str]:
+        page = coordinator.client.get(f"/v1/sessions/{session}/events").json()
+        return [event["type"] for event in page["events"]]
+
+    twice("model", f"/v1/sessions/{team}/model", model="script:other")
+    assert log(team).count("session/model") == 1
+    assert twice("interrupt", f"/v1/sessions/{team}/interrupt") == {"previousStatus": "running"}
+    coordinator.client.post(f"/v1/sessions/{team}/messages", json={"text": "again"})
+    assert coordinator.client.post(f"/v1/sessions/{team}/interrupt", headers={"Idempotency-Key": f"interrupt-{team}"})
+    assert log(team).count("turn/end") == 1
+    assert twice("close", f"/v1/teams/{team}/close")["interrupted"] == ["lead"]
+    coordinator.client.post(f"/v1/sessions/{team}/messages", json={"text": "open again"})
+    headers = {"Idempotency-Key": f"close-{team}"}
+    assert coordinator.client.post(f"/v1/teams/{team}/close", headers=headers).json()["interrupted"] == ["lead"]
+    assert log(team).count("turn/end") == 2
+    assert coordinator.member(team, "lead")["status"] == "running"
+    coordinator.client.post(f"/v1/sessions/{other}/interrupt", headers=key)
+    clash = coordinator.client.post(f"/v1/teams/{other}/close", headers=key)
+    assert error_of(clash) == (409, "IDEMPOTENCY_CONFLICT")
+
+
 def test_an_interrupt_ends_the_turn_and_keeps_the_prompt_for_the_next_one(coordinator: CoordinatorProcess) -> None:
     session = coordinator.lead("do it")
     response = coordinator.client.post(f"/v1/sessions/{session}/interrupt")
@@ -99,7 +154,10 @@ def test_bad_requests_are_refused_with_a_code_and_change_nothing(
     assert len(coordinator.client.get("/v1/sessions").json()["sessions"]) == before
 
 
-@pytest.mark.parametrize("raw", [b"{", b'{"cwd": NaN}', b'{"cwd": "\\ud83d"}', b"[" * 100 + b"]" * 100, b"\xff"])
+@pytest.mark.parametrize(
+    "raw",
+    [b"{", b'{"cwd": NaN}', b'{"cwd": "\\ud83d"}', b"[" * 100 + b"]" * 100, b"\xff", b'{"cwd": ".", "cwd": ".."}'],
+)
 def test_a_body_that_is_no_sound_json_is_refused(coordinator: CoordinatorProcess, raw: bytes) -> None:
     assert error_of(coordinator.client.post("/v1/sessions", content=raw)) == (422, "REQUEST_INVALID")
 
@@ -205,6 +263,16 @@ def test_an_exported_team_is_imported_whole_elsewhere_and_once(
     assert other.client.get(f"/v1/sessions/{team}/log").content == exported.content
     assert other.member(team, "bob")["turn"]["state"] == "queued"
     assert error_of(other.client.post("/v1/import", content=exported.content)) == (409, "SESSION_EXISTS")
+    fork = other.client.post(f"/v1/sessions/{team}/fork", json={}).json()["id"]
+    forked = other.client.get(f"/v1/sessions/{fork}/log").content.replace(fork.encode(), b"00000000-again")
+    key = {"Idempotency-Key": "import-1"}
+    first = other.client.post("/v1/import", content=forked, headers=key)
+    assert first.status_code == 201, first.text
+    assert other.client.post("/v1/import", content=forked, headers=key).json() == first.json()
+    assert error_of(other.client.post("/v1/import", content=exported.content, headers=key)) == (
+        409,
+        "IDEMPOTENCY_CONFLICT",
+    )
     assert error_of(other.client.post("/v1/import", content=b"\xff\xfe")) == (422, "REQUEST_INVALID")
     damaged = exported.content.replace(b'"seq":2,', b'"seq":7,', 1)
     assert error_of(other.client.post("/v1/import", content=damaged)) == (422, "LOG_DAMAGED")

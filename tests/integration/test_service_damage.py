@@ -88,14 +88,37 @@ class TestDamage:
         assert damaged.act(carol, "send_message", target="lead", message="m")["status"] == "accepted"
         assert damaged.act(carol, "team_task_create", subject="s", description="d")["id"] == "task-1"
 
-    def test_reading_its_events_is_a_typed_error_up_to_which_all_is_readable(self, damaged: Core) -> None:
+    @pytest.mark.parametrize("text", DAMAGE.values(), ids=DAMAGE.keys())
+    def test_r08_a_damaged_record_is_told_beside_those_that_can_be_read(self, damaged: Core, text: str) -> None:
+        lead = damaged.lead("one")
+        damaged.agent(lead).finish()
+        seq = damage(damaged, lead, "user/message", text)
+        page, faults, newest = damaged.sessions.events(lead, 0, 100)
+        assert newest == damaged.head(lead).seq
+        assert [event.seq for event in page] == [number for number in range(1, newest + 1) if number != seq]
+        assert [(fault.seq, fault.type) for fault in faults] == [(seq, "user/message")]
+        assert f"event {seq}" in faults[0].fault or lead in faults[0].fault
+        assert damaged.sessions.events(lead, seq, 2)[0][0].seq == seq + 1
+
+    def test_r08_a_session_that_cannot_be_read_is_a_row_with_its_fault(self, damaged: Core) -> None:
+        one, broken, three = damaged.lead("one"), damaged.lead("two"), damaged.lead("three")
+        damaged.sql("UPDATE session SET head = '{}' WHERE id = :s", s=broken)
+        rows, _ = damaged.sessions.page(None, 10)
+        assert [row.id for row in rows] == [one, broken, three]
+        assert [row.fault is None for row in rows] == [True, False, True]
+        assert broken in (rows[1].fault or "")
+        assert (rows[1].status, rows[1].last_seq) == ("running", 2)
+        assert damaged.sessions.events(broken, 0, 10)[2] == 2
+        checks = {check.id: check.ok for check in damaged.sessions.doctor().sessions}
+        assert checks == {one: True, broken: False, three: True}
+
+    def test_r08_a_session_that_ended_on_its_damage_says_so_in_its_row(self, damaged: Core) -> None:
         lead = damaged.lead("one")
         damaged.agent(lead).begin()
         seq = damage(damaged, lead, "user/message", "{")
-        page, newest = damaged.sessions.events(lead, 0, seq - 1)
-        assert ([event.seq for event in page], newest) == (list(range(1, seq)), damaged.head(lead).seq)
-        with pytest.raises(LogDamaged, match=f"Session {lead}, event {seq}"):
-            damaged.sessions.events(lead, seq - 1, 10)
+        damaged.lose_worker(lead)
+        assert damaged.turns.claim(damaged.claim_request()) is None
+        assert f"event {seq}" in (damaged.sessions.view(lead).fault or "")
 
     def test_a_last_text_that_cannot_be_read_does_not_hide_the_end_of_its_turn(self, damaged: Core) -> None:
         lead = damaged.lead()

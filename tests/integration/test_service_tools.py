@@ -115,6 +115,7 @@ class TestResults:
             ("list_agents", "[" * 100),
             ("list_agents", '{"__proto__":{"isAdmin":true}}'),
             ("wait_agent", "not json"),
+            ("send_message", '{"target":"bob","target":"lead","message":"m"}'),
         ],
     )
     def test_s05_s06_arguments_that_cannot_be_stored_are_an_error_result_and_the_turn_goes_on(

@@ -109,6 +109,7 @@ def test_a_damaged_file_names_the_place(exported: list[str], change: Change, fau
         ('{"session": NaN}', "line 1: NaN is not JSON"),
         ('{"session": 1e999}', "line 1: a number is not finite"),
         ('"\\ud800"', "line 1: text holds a lone surrogate"),
+        ('{"session": {}, "session": {}}', "line 1: the key 'session' stands twice in one object"),
         ("[" * 100_000, "line 1: JSON is nested deeper than 64 levels"),
         ('{"a":' * 80 + "1" + "}" * 80, "line 1: JSON is nested deeper than 64 levels"),
     ],

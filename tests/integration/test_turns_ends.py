@@ -281,7 +281,7 @@ class TestBackOff:
         assert (run.state, run.worker) == ("parked", None)
         assert core.turns.claim(core.claim_request()) is None
         assert core.recovery.expire_waits() == 0
-        seconds = core.recovery.next_deadline_seconds()
+        seconds = core.next_deadline_seconds()
         assert seconds is not None
         assert 0 < seconds <= 60
         with pytest.raises(TurnFenced):
@@ -322,7 +322,7 @@ class TestBackOff:
     def test_it_can_be_interrupted(self, core: Core) -> None:
         lead, _ = self.put_off(core)
         assert core.sessions.interrupt(lead, actor="me").previous_status == "running"
-        assert core.recovery.next_deadline_seconds() is None
+        assert core.next_deadline_seconds() is None
         core.prompt(lead, "again")
         core.agent(lead).finish()
 
@@ -358,7 +358,7 @@ class TestInterrupt:
         found = [data for event in core.log(lead) if isinstance(data := event.decoded(), ToolReturned)]
         assert [(data.index, data.outcome) for data in found] == [(0, "ok"), (1, "error"), (2, "unknown")]
         assert json.loads(found[1].content)["error"]["code"] == "TEAM_WAIT_ABORTED"
-        assert core.recovery.next_deadline_seconds() is None
+        assert core.next_deadline_seconds() is None
 
     def test_a_parked_turn_ends_and_its_waits_are_gone(self, core: Core) -> None:
         lead = core.lead("go")

@@ -164,7 +164,7 @@ class TestRegistration:
         agent = core.agent(lead)
         agent.begin()
         assert agent.wait(timeout_ms) == "parked"
-        left = core.recovery.next_deadline_seconds()
+        left = core.next_deadline_seconds()
         assert left is not None
         assert seconds - 60 < left <= seconds
 

@@ -368,7 +368,7 @@ class TeamMachine(RuleBasedStateMachine):
 
     def deadlines(self) -> None:
         self.core.pass_deadlines()
-        assert self.core.recovery.next_deadline_seconds() is None
+        assert self.core.next_deadline_seconds() is None
 
     # The board.
 

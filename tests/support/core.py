@@ -232,6 +232,15 @@ class Core:
             if isinstance(data, InboxInserted) and data.source.kind == "settlement"
         ]
 
+    def next_deadline_seconds(self) -> float | None:
+        """Seconds until the next deadline of any open wait, or None without one."""
+
+        def read(connection: Connection) -> float | None:
+            earliest = connection.execute(text("SELECT min(deadline) FROM wait")).scalar_one()
+            return None if earliest is None else float(earliest) - self.database.now(connection)
+
+        return self.reading(read)
+
     def member(self, lead: str, name: str) -> Any:
         """One row of the roster as a model sees it."""
         return next(member for member in self.act(lead, "list_agents") if member["target"] == name)

@@ -31,8 +31,8 @@ def assert_sound(core: Core) -> None:
 
 
 def _assert_sound(connection: Connection) -> None:
-    for found in sessions.list_sessions(connection):
-        session_id = found.header.id
+    for session_id in sessions.session_ids(connection):
+        found = sessions.find_session(connection, session_id)
         log = [(event.seq, event.decoded()) for event in stream_events(connection, session_id)]
         assert [seq for seq, _ in log] == list(range(1, len(log) + 1))
         events = [data for _, data in log]

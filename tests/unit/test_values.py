@@ -81,6 +81,8 @@ class TestHygiene:
             "{",
             "\ufeff{}",
             "[1] trailing",
+            '{"a": 1, "a": 1}',
+            '[{"deep": {"k": [], "\\u006b": 2}}]',
         ],
     )
     def test_decoding_refuses_what_strict_json_or_the_log_does_not_know(self, text: str) -> None:
@@ -90,6 +92,11 @@ class TestHygiene:
     def test_decoding_bytes_that_are_not_utf_8_is_refused(self) -> None:
         with pytest.raises(ValueError):
             decode_json(b'"\xff\xfe\xfa"')
+
+    def test_a_key_that_stands_twice_is_named(self) -> None:
+        with pytest.raises(ValueError, match="the key '__proto__' stands twice in one object"):
+            decode_json('{"b": {"__proto__": 1, "c": 2, "__proto__": 3}, "c": 0}')
+        assert decode_json('[{"a": 1}, {"a": {"a": 2}}]') == [{"a": 1}, {"a": {"a": 2}}]
 
     def test_an_escaped_surrogate_pair_is_one_character(self) -> None:
         assert decode_json('"\\ud83d\\ude00"') == "\N{GRINNING FACE}"
