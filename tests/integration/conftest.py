@@ -7,11 +7,20 @@ from typing import Any
 import pytest
 
 from team.log.database import Database
+from tests.support.checkout import sandbox_fault
 from tests.support.core import Core, create_tables, empty
 from tests.support.invariants import assert_sound
 from tests.support.postgres import PostgresProcess
 
 MakeCore = Callable[..., Core]
+
+
+@pytest.fixture(scope="session")
+def confinement(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Skips a test that needs the sandbox of commands where the kernel refuses it."""
+    fault = sandbox_fault(tmp_path_factory.mktemp("sandbox"))
+    if fault:
+        pytest.skip(fault)
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import psutil
 
+from team.model.errors import ConfigurationInvalid
 from team.model.slices import FileSlice
 from workers.checkout import Guard, LocalResult, LocalTools, Places, find_sandbox, open_workspace
 from workers.checkout.sandbox import Mode
@@ -59,6 +60,20 @@ class Desk:
         result = await self.run(tool, **arguments)
         assert result.outcome == "error", result
         return error_of(result)
+
+
+def sandbox_fault(root: Path) -> str | None:
+    """Why no sandbox works on this machine, None when one does."""
+
+    async def work() -> None:
+        async with guarded(root, sandbox="on"):
+            pass
+
+    try:
+        asyncio.run(work())
+    except ConfigurationInvalid as error:
+        return error.message
+    return None
 
 
 def error_of(result: LocalResult) -> tuple[str, str]:
