@@ -32,6 +32,7 @@ from team.service.panel import PanelService
 from team.service.recovery import RecoveryService
 from team.service.sessions import SessionService
 from team.service.store import Store
+from team.service.subagents import SubagentService
 from team.service.teams import TeamService
 from team.service.transfers import TransferService
 from team.service.turns import TurnService
@@ -64,7 +65,7 @@ class Coordinator:
         self.teams = TeamService(self.store)
         self.turns = TurnService(self.store)
         self.recovery = RecoveryService(self.store)
-        self.tools = ToolExecutor(self.teams, self.turns)
+        self.tools = ToolExecutor(self.teams, SubagentService(self.store), self.turns)
         self.panel = PanelService(self.store)
         self.viewers = Viewers(settings, self.panel)
         self.signals = EdgeSignals()

@@ -139,23 +139,27 @@ def readable_tree(connection: Connection, root_id: str) -> tuple[list[tuple[Lock
     return found, faults
 
 
-def readable_children(connection: Connection, parent_id: str) -> tuple[list[LockedSession], dict[str, str]]:
-    """The direct children of a Session in order of creation; and by id what cannot be read."""
+def readable_children(
+    connection: Connection, parent_id: str, only: str | None = None
+) -> tuple[list[LockedSession], dict[str, str]]:
+    """The direct children of a Session, or the one of this id, in order of creation; and by id what cannot be read."""
     query = (
         select(_session.c.id, *_columns)
         .where(_session.c.parent_id == parent_id)
         .order_by(_session.c.created_order, _session.c.id)
     )
-    return _readable(connection.execute(query).tuples())
+    if only is not None:
+        query = query.where(_session.c.id == only)
+    return _readable(connection.execute(query))
 
 
 def readable_of(connection: Connection, session_ids: Sequence[str]) -> tuple[list[LockedSession], dict[str, str]]:
     """Those of the named Sessions that can be read; and by id what cannot."""
     query = select(_session.c.id, *_columns).where(_session.c.id.in_(list(session_ids)))
-    return _readable(connection.execute(query).tuples())
+    return _readable(connection.execute(query))
 
 
-def _readable(rows: Iterable[tuple[Any, ...]]) -> tuple[list[LockedSession], dict[str, str]]:
+def _readable(rows: "Iterable[Row[*tuple[Any, ...]]]") -> tuple[list[LockedSession], dict[str, str]]:
     found, faults = list[LockedSession](), dict[str, str]()
     for session_id, *row in rows:
         try:

@@ -9,13 +9,13 @@ A rule that waits for children does this, with the Team and the parent locked:
 1. ``child_session_id(parent, call_key, item)`` names the child of a call. The same call names the same child however
    often it is made, so one that is there already is joined, not created again.
 2. ``create(tx, parent_id, child_id, Order(...))``.
-3. ``waits.insert_wait`` once for the call, with its kind and no deadline, and ``expect`` for each child.
+3. ``register_wait`` once for the call, and ``expect`` for each child.
 
 For a wait of the kind ``subagent`` the child's end writes the call's result and queues the parent's turn. For the kind
 ``workflow`` it marks the delegation as ended and names the parent's turn in ``tx.effects.workflows``: the workflow
-reads its children with ``delegations.call_delegations``, each outcome with ``ending``, drops the rows that it has taken
-(``delegations.drop_delegation``) and resolves its wait when it has a result. ``delegations.ended_delegations`` finds
-what a crash left untaken. When the waiting turn itself ends, its awaited children end with it.
+reads its children with ``delegations.call_delegations``, takes the outcome of each that has ended with ``take_ending``
+and resolves its wait when it has a result. ``delegations.ended_delegations`` finds what a crash left untaken. When the
+waiting turn itself ends, its awaited children end with it.
 """
 
 from dataclasses import dataclass
@@ -28,14 +28,21 @@ from team.log.delegations import Delegation
 from team.log.transaction import Transaction
 from team.log.waits import Wait
 from team.model.content import text_block
-from team.model.errors import InvalidArgument, MessageTooLarge, SubagentDepth, SubagentFailed, error_json
-from team.model.events import EndReason, Outcome, SubagentDescribed
-from team.model.ids import SessionId, TurnId, new_message_id
+from team.model.errors import (
+    InvalidArgument,
+    LogDamaged,
+    MessageTooLarge,
+    SubagentDepth,
+    SubagentFailed,
+    error_json,
+)
+from team.model.events import EndReason, Outcome, SubagentDescribed, WaitKind
+from team.model.ids import MessageId, SessionId, TurnId, new_message_id
 from team.model.slices import CallSlice, TurnSlice
 from team.model.snapshots import Context, DelegationSource, SessionHeader
 from team.model.views import SubagentResultView
 from team.rules import forks
-from team.rules.inbox import accept
+from team.rules.inbox import accept, require_size
 from team.rules.queue import resume_if_free
 from team.rules.results import give_result
 from team.rules.roster import name_of
@@ -122,11 +129,40 @@ def create(tx: Transaction, parent_id: SessionId, child_id: SessionId, order: Or
     accept(tx, child_id, text_block(order.prompt), source, "steer", new_message_id())
 
 
+def send(tx: Transaction, parent: SessionHeader, child_id: SessionId, message: str) -> MessageId:
+    """Accept a parent's message into a child's inbox: Steer, whatever the child does now.
+
+    Raises InvalidArgument, MessageTooLarge, InboxFull, SubagentEnded.
+    """
+    if not message.strip():
+        raise InvalidArgument("A message needs text.")
+    content, message_id = text_block(message), new_message_id()
+    require_size(tx, content)
+    source = DelegationSource(sender_id=parent.id, sender_name=name_of(tx, parent))
+    accept(tx, child_id, content, source, "steer", message_id)
+    return message_id
+
+
 def narrowed(wanted: tuple[str, ...] | None, limit: tuple[str, ...] | None) -> tuple[str, ...] | None:
     """The tools that are wanted within a limit; None is all."""
     if wanted is None or limit is None:
         return wanted if limit is None else limit
     return tuple(name for name in wanted if name in limit)
+
+
+def register_wait(tx: Transaction, kind: WaitKind, session_id: SessionId, call: CallSlice) -> None:
+    """Let a call wait, without a deadline, for what it will ``expect``; its turn parks at the next boundary."""
+    wait = Wait(
+        turn_id=TurnId(call.turn_id),
+        step=call.step,
+        index=call.index,
+        kind=kind,
+        session_id=session_id,
+        team_id=tx.header(session_id).team_id,
+        call_id=call.call_id,
+        counter=0,
+    )
+    waits.insert_wait(tx.connection, wait)
 
 
 def expect(tx: Transaction, child_id: SessionId, call: CallSlice) -> None:
@@ -204,6 +240,17 @@ def last_ending(tx: Transaction, child_id: SessionId) -> Ending | None:
     """How the newest turn of a child ended; None while it is open."""
     turn = next(iter(projections.turns(tx.connection, child_id)), None)
     return None if turn is None or turn.phase != "ended" else ending(tx, child_id, turn)
+
+
+def take_ending(tx: Transaction, delegation: Delegation) -> Ending:
+    """How an ended child of a call ended, once: its row is dropped."""
+    delegations.drop_delegation(tx.connection, delegation.child_id)
+    try:
+        ended = last_ending(tx, delegation.child_id)
+    except LogDamaged as error:
+        return Ending(label=delegation.child_id, reason="error", why=f"it cannot be read: {error.message}", text="")
+    assert ended is not None
+    return ended
 
 
 def result_of(ended: Ending) -> tuple[Outcome, str]:

@@ -64,7 +64,7 @@ def prompt(tx: Transaction, target: SessionId, text: str, delivery: Delivery, ac
     """Accept a human prompt. Raises MessageTooLarge, InvalidArgument, InboxFull."""
     if not text.strip():
         raise InvalidArgument("A prompt needs text.")
-    _require_size(tx, (TextBlock(text=text),))
+    require_size(tx, (TextBlock(text=text),))
     message_id = new_message_id()
     accept(tx, target, text_block(text), HumanSource(actor=actor), delivery, message_id)
     return message_id
@@ -91,7 +91,7 @@ def send(
         raise InvalidArgument("A message needs text.")
     message_id = new_message_id()
     content = frame(message_id, sender.target, (TextBlock(text=message),))
-    _require_size(tx, content)
+    require_size(tx, content)
     source = TeamMessageSource(
         message_id=message_id,
         sender_id=sender.session_id,
@@ -117,7 +117,8 @@ def frame(message_id: MessageId, sender: str, blocks: tuple[ContentBlock, ...]) 
     return (TextBlock(text=heading), *blocks)
 
 
-def _require_size(tx: Transaction, content: tuple[ContentBlock, ...]) -> None:
+def require_size(tx: Transaction, content: tuple[ContentBlock, ...]) -> None:
+    """Raises MessageTooLarge."""
     size = sum(len(block.text.encode()) for block in content if isinstance(block, TextBlock))
     limit = tx.settings.max_message_bytes
     if size > limit:

@@ -8,7 +8,7 @@ from team.log.transaction import Transaction
 from team.model.errors import TurnConflict, TurnFenced
 from team.model.events import Outcome, ToolReturned
 from team.model.history import ToolResultEntry
-from team.model.ids import SessionId, TurnId
+from team.model.ids import SessionId, TurnId, new_token
 from team.model.slices import CallSlice, TurnSlice
 from team.rules.results import give_result
 
@@ -59,6 +59,13 @@ class Caller:
     @property
     def turn_id(self) -> TurnId | None:
         return self.call.claim.turn_id if self.call else None
+
+    @property
+    def key(self) -> str:
+        """Names this operation: a repeated call, and a repeated Idempotency-Key, has the same one."""
+        if self.call is not None:
+            return self.call.key
+        return f"{self.once.actor}:{self.once.key}" if self.once else new_token()
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from typing import Final
 
 import structlog
 
-from team.log import projections, runs, sessions
+from team.log import delegations, projections, runs, sessions
+from team.log.delegations import Delegation
 from team.log.events import read_history
 from team.log.runs import Run
 from team.log.transaction import Transaction
@@ -13,7 +14,7 @@ from team.model.claims import Claim, ClaimRequest, Limits
 from team.model.errors import LogDamaged, ProfileUnknown
 from team.model.ids import SessionId, new_token
 from team.model.tools import LOCAL_PARAMETERS
-from team.rules import turns
+from team.rules import children, turns
 from team.service.store import Store
 
 _log = structlog.get_logger(__name__)
@@ -30,6 +31,14 @@ class _UnreadableError(Exception):
         self.run, self.code, self.fault = run, code, fault
 
 
+class _LostChildError(Exception):
+    """Rolls a claim back that found a child whose state cannot be read, and for which a call waits."""
+
+    def __init__(self, child: Run, delegation: Delegation, fault: str) -> None:
+        super().__init__(fault)
+        self.child, self.delegation, self.fault = child, delegation, fault
+
+
 def claim_turn(store: Store, request: ClaimRequest) -> Claim | None:
     """See ``TurnService.claim``."""
 
@@ -43,6 +52,9 @@ def claim_turn(store: Store, request: ClaimRequest) -> Claim | None:
             try:
                 claimed = _try_claim(store, tx, candidate, request)
             except LogDamaged as error:
+                waiting = delegations.find_delegation(tx.connection, candidate.session_id)
+                if waiting is not None and waiting.ended_turn is None:
+                    raise _LostChildError(candidate, waiting, error.message) from error
                 # Its very state is unreadable, so its turn cannot even be ended; everyone else goes on.
                 _log.error("turn passed over", turn=candidate.turn_id, fault=error.message)  # noqa: TRY400 -- the text says it all
                 continue
@@ -60,6 +72,8 @@ def claim_turn(store: Store, request: ClaimRequest) -> Claim | None:
             return store.writing(claim)
         except _UnreadableError as found:
             _end_unreadable(store, found)
+        except _LostChildError as found:
+            _tell_parent(store, found)
 
 
 def _end_unreadable(store: Store, found: _UnreadableError) -> None:
@@ -76,6 +90,20 @@ def _end_unreadable(store: Store, found: _UnreadableError) -> None:
         turns.end(tx, run.session_id, turn, "error", code=found.code, message=found.fault)
 
     store.writing(end)
+
+
+def _tell_parent(store: Store, found: _LostChildError) -> None:
+    def tell(tx: Transaction) -> None:
+        tx.lock_team(found.child.team_id)
+        delegation = delegations.find_delegation(tx.connection, found.child.session_id)
+        run = runs.find_run(tx.connection, found.delegation.turn_id)
+        if delegation is None or run is None:
+            delegations.drop_delegation(tx.connection, found.child.session_id)
+            return
+        tx.lock_sessions(run.session_id)
+        children.tell_unreadable(tx, delegation, found.fault)
+
+    store.writing(tell)
 
 
 def _candidates(tx: Transaction, request: ClaimRequest) -> list[Run]:
@@ -115,7 +143,7 @@ def claim_of(store: Store, tx: Transaction, run: Run, known: Mapping[str, int]) 
     head, turn = tx.head(session_id), tx.open_turn(session_id)
     assert turn is not None
     assert run.token is not None
-    profile = store.profile(tx.header(session_id).profile)
+    profile = store.profile_of(tx, session_id)
     after = known.get(session_id, 0)
     if after > head.seq or after < head.compacted_seq:
         after = 0

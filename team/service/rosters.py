@@ -10,7 +10,7 @@ from team.log.runs import Run
 from team.log.sessions import LockedSession
 from team.log.waits import Wait
 from team.model.ids import SessionId, TeamId
-from team.model.slices import TurnSlice
+from team.model.slices import HeadSlice, TurnSlice
 from team.model.snapshots import MemberSnapshot, TaskSnapshot
 from team.model.views import (
     Availability,
@@ -46,16 +46,22 @@ class MemberState:
         snapshot, lines = self.member.snapshot, list[str]()
         if snapshot is not None and snapshot.error:
             lines.append(f"creation failed: {snapshot.error}")
-        ended = self.last_turn
-        if ended is not None and ended.phase == "ended" and ended.reason != "completed" and self.run is None:
-            detail = f" ({ended.code})" if ended.code else ""
-            why = f": {ended.message}" if ended.message else ""
-            lines.append(f"last turn ended {ended.reason}{detail}{why}")
-        if self.session is not None and self.session.head.held and self.session.head.pending:
-            lines.append(f"{self.session.head.pending} messages are held until the next message")
+        lines += session_diagnostics(self.session.head if self.session else None, self.run, self.last_turn)
         if self.open_tasks and self.status == "inactive":
             lines.append(f"inactive, but owns {', '.join(self.open_tasks)}")
         return tuple(lines)
+
+
+def session_diagnostics(head: HeadSlice | None, run: Run | None, last_turn: TurnSlice | None) -> list[str]:
+    """What a reader should know of any Session: how its last turn ended, and which input is held."""
+    lines = list[str]()
+    if last_turn is not None and last_turn.phase == "ended" and last_turn.reason != "completed" and run is None:
+        detail = f" ({last_turn.code})" if last_turn.code else ""
+        why = f": {last_turn.message}" if last_turn.message else ""
+        lines.append(f"last turn ended {last_turn.reason}{detail}{why}")
+    if head is not None and head.held and head.pending:
+        lines.append(f"{head.pending} messages are held until the next message")
+    return lines
 
 
 def member_states(

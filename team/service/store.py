@@ -15,6 +15,7 @@ from team.log.database import Database
 from team.log.transaction import Effects, Transaction
 from team.model.errors import IdempotencyConflict, ProfileUnknown
 from team.model.events import RequestHeader
+from team.model.ids import SessionId
 from team.service.callers import Once, Recorded
 
 _R = TypeVar("_R")
@@ -75,6 +76,15 @@ class Store:
         if recorded[0] != once.request:
             raise IdempotencyConflict("This Idempotency-Key was used for another request; take a new key.")
         return view.model_validate_json(recorded[1])
+
+    def profile_of(self, tx: Transaction, session_id: SessionId) -> Profile:
+        """The profile of a locked Session, with the tools that its parent left it. Raises ProfileUnknown."""
+        profile = self.profile(tx.header(session_id).profile)
+        descriptor = tx.head(session_id).descriptor
+        if descriptor is None or descriptor.tool_filter is None:
+            return profile
+        left = tuple(name for name in profile.tools if name in descriptor.tool_filter)
+        return profile.model_copy(update={"tools": left})
 
     def profile(self, name: str) -> Profile:
         """Raises ProfileUnknown."""

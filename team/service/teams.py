@@ -16,7 +16,7 @@ from team.model.content import text_block
 from team.model.errors import InvalidArgument, InvalidTarget, MessageTooLarge, TeamError
 from team.model.events import SubagentDescribed
 from team.model.history import ToolResultEntry
-from team.model.ids import LEAD_NAME, SessionId, TeamId, new_message_id, new_token
+from team.model.ids import LEAD_NAME, SessionId, TeamId, new_message_id
 from team.model.slices import CallSlice
 from team.model.snapshots import UNOWNED, Context, DelegationSource, MemberSnapshot
 from team.model.views import (
@@ -69,7 +69,7 @@ class TeamService:
                 f"The prompt has {len(prompt.encode())} bytes; the limit is {self._store.settings.max_message_bytes}. "
                 "Write the details to a file of the checkout and name it in the prompt."
             )
-        call_key = _call_key(caller)
+        call_key = caller.key
 
         def reserve(tx: Transaction, team_id: TeamId, lead: Member) -> MemberSnapshot | SpawnView:
             # Under the Team's lock: a request that is repeated after its end finds the name taken, by itself.
@@ -332,9 +332,3 @@ class TeamService:
 def compact(view: BaseModel) -> str:
     """A result as a model sees it: compact JSON without absent fields."""
     return view.model_dump_json(by_alias=True, exclude_none=True)
-
-
-def _call_key(caller: Caller) -> str:
-    if caller.call is not None:
-        return caller.call.key
-    return f"{caller.once.actor}:{caller.once.key}" if caller.once else new_token()

@@ -53,11 +53,12 @@ Body = Callable[[Transaction, Run, TurnSlice], _V]
 
 @dataclass(frozen=True)
 class AskedCall:
-    """A call that has no result yet, and the tools that its Session was offered."""
+    """A call that has no result yet, and the tools that its Session was offered: those of a Team or not."""
 
     session_id: SessionId
     call: PendingCall
     offered: tuple[str, ...]
+    is_team: bool
 
 
 class TurnService:
@@ -122,7 +123,7 @@ class TurnService:
         )
 
     def _next_step(self, tx: Transaction, session_id: SessionId, turn: TurnSlice) -> BoundaryResult:
-        profile = self._store.profile(tx.header(session_id).profile)
+        profile = self._store.profile_of(tx, session_id)
         limit = self._limit(profile)
         if turn.step_open:
             turn = turns.end_step(tx, session_id, turn)
@@ -226,8 +227,8 @@ class TurnService:
             turn = tx.open_turn(session_id)
             assert turn is not None
             pending = {found.index: found for found in turns.pending_calls(tx, session_id, turn)}
-            profile = self._store.profile(tx.header(session_id).profile)
-            return AskedCall(session_id, pending[call.index], profile.tools)
+            profile = self._store.profile_of(tx, session_id)
+            return AskedCall(session_id, pending[call.index], profile.tools, profile.is_team)
 
         return self._store.writing(read)
 

@@ -1,4 +1,4 @@
-"""Running a Team tool by name: strict parameters in, one typed result out."""
+"""Running a tool of the coordinator by name: strict parameters in, one typed result out."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -11,19 +11,23 @@ from team.model.events import first_fault
 from team.model.values import Parameters, decode_json
 from team.rules.board import Update
 from team.service.callers import Caller, CallRef, Recorded
+from team.service.subagents import SubagentService
 from team.service.teams import TeamService
 from team.service.turns import TurnService
 from team.tools import parameters as p
+from team.tools.catalog import parameters_of
+from team.tools.subagents import HANDLERS
 
 Outcome = BaseModel | Recorded | None
 """An operator's result, the recorded result of a turn's call, or None for a call that waits now."""
 
 
-def parse(name: str, arguments: str | bytes) -> Parameters:
+def parse(name: str, arguments: str | bytes, *, is_team: bool = True) -> Parameters:
     """The parameters of a tool from JSON text. Raises ToolUnknown, InvalidTimeout, InvalidArgument."""
-    cls = p.PARAMETERS.get(name)
+    known = parameters_of(is_team=is_team)
+    cls = known.get(name)
     if cls is None:
-        raise ToolUnknown(f"There is no Team tool {name[:80]!r}; there are {', '.join(p.PARAMETERS)}.")
+        raise ToolUnknown(f"There is no tool {name[:80]!r} here; there are {', '.join(known)}.")
     try:
         decode_json(arguments or "{}")
         return cls.model_validate_json(arguments or "{}")
@@ -35,14 +39,23 @@ def parse(name: str, arguments: str | bytes) -> Parameters:
 
 
 class ToolExecutor:
-    """Runs Team tools for turns and for operators."""
+    """Runs the coordinator's tools for turns and for operators."""
 
-    def __init__(self, teams: TeamService, turns: TurnService) -> None:
-        self._teams, self._turns = teams, turns
+    def __init__(self, teams: TeamService, subagents: SubagentService, turns: TurnService) -> None:
+        self._teams, self._subagents, self._turns = teams, subagents, turns
 
     def execute(self, caller: Caller, name: str, arguments: str | bytes) -> Outcome:
-        """Run one tool as a member. Raises every TeamError of the operation; nothing is changed then."""
-        wanted = parse(name, arguments)
+        """Run one tool as a Session: its profile decides whom the tool addresses.
+
+        Raises every TeamError of the operation; nothing is changed then.
+        """
+        return self._run(caller, name, arguments, is_team=self._subagents.is_team(caller.session_id))
+
+    def _run(self, caller: Caller, name: str, arguments: str | bytes, *, is_team: bool) -> Outcome:
+        wanted = parse(name, arguments, is_team=is_team)
+        subagent_handler = HANDLERS.get(type(wanted))
+        if subagent_handler is not None:
+            return subagent_handler(self._subagents, caller, wanted)
         return _HANDLERS[type(wanted)](self._teams, caller, wanted)
 
     def run_call(self, ref: CallRef) -> ToolResult:
@@ -59,7 +72,7 @@ class ToolExecutor:
         try:
             if call.name not in found.offered:
                 raise ToolUnknown(f"There is no tool {call.name[:80]!r} here; there are {', '.join(found.offered)}.")
-            outcome = self.execute(caller, call.name, call.arguments)
+            outcome = self._run(caller, call.name, call.arguments, is_team=found.is_team)
         except StoreUnavailable:
             raise
         except TeamError as error:

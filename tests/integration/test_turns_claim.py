@@ -450,7 +450,7 @@ class TestExactlyOnce:
         agent = core.agent(lead)
         result = agent.call("spawn_teammate", name="bob", description="d", prompt="p")
         assert result["error"]["code"] == "TOOL_UNKNOWN"
-        assert len(core.act(lead, "list_agents")) == 1
+        assert len(core.sessions.team(lead).members) == 1
 
 
 def test_a_heartbeat_renews_exactly_what_it_lists(core: Core) -> None:

@@ -39,6 +39,7 @@ from team.service.callers import Caller, CallRef, ClaimRef, Recorded
 from team.service.recovery import RecoveryService
 from team.service.sessions import SessionService
 from team.service.store import Store
+from team.service.subagents import SubagentService
 from team.service.teams import TeamService
 from team.service.turns import TurnService
 from team.tools.catalog import request_header
@@ -100,7 +101,8 @@ class Core:
         self.teams = TeamService(self.store)
         self.turns = TurnService(self.store)
         self.recovery = RecoveryService(self.store)
-        self.tools = ToolExecutor(self.teams, self.turns)
+        self.subagents = SubagentService(self.store)
+        self.tools = ToolExecutor(self.teams, self.subagents, self.turns)
 
     def close(self) -> None:
         if not self._lent:

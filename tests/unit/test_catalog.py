@@ -8,6 +8,7 @@ import pytest
 from config.profiles import load_profile
 from team.model.errors import ConfigurationInvalid, InvalidArgument, InvalidTimeout, ToolUnknown
 from team.model.tools import LOCAL_PARAMETERS
+from team.tools import subagents
 from team.tools.catalog import request_header, tool_spec
 from team.tools.execution import parse
 from team.tools.parameters import DESCRIPTIONS, PARAMETERS
@@ -34,6 +35,13 @@ GOOD: dict[str, dict[str, Any]] = {
     "team_task_get": {"task_id": "task-1"},
     "team_task_update": {"task_id": "task-1", "expected_revision": 1, "action": "claim"},
 }
+SUBAGENT_GOOD: dict[str, dict[str, Any]] = {
+    "subagent": {"label": "l", "prompt": "p"},
+    "subagent_fork": {"label": "l", "prompt": "p"},
+    "send_message": {"agent_id": "a", "message": "m"},
+    "list_agents": {},
+    "interrupt_agent": {"agent_id": "a"},
+}
 OPTIONAL: list[tuple[str, str]] = [
     ("spawn_teammate", "context"),
     ("wait_agent", "timeout_ms"),
@@ -42,6 +50,14 @@ OPTIONAL: list[tuple[str, str]] = [
     *(("team_task_list", name) for name in ("status", "owner", "ready", "cursor", "limit")),
     *(("team_task_update", name) for name in ("subject", "description", "blocked_by", "write_scopes", "owner")),
 ]
+
+
+def shown(profile: str) -> dict[str, Any]:
+    """The schemas of an assembled request by tool name."""
+    return {
+        tool["name"]: {"properties": {}, **tool["parameters"]}
+        for tool in request_header(load_profile(profile), "m").tools
+    }
 
 
 class TestSchemas:
@@ -78,12 +94,63 @@ class TestSchemas:
         assert request_header(profile, "other").digest != one.digest
         assert request_header(load_profile("base"), "m").digest != one.digest
 
-    def test_the_team_profile_offers_the_team_tools_and_the_base_profile_none(self) -> None:
-        assert set(TEAM_TOOLS) < set(load_profile("team").tools)
-        assert not set(TEAM_TOOLS) & set(load_profile("base").tools)
+    def test_the_team_profile_offers_the_team_tools_and_no_subagent_tool(self) -> None:
+        offered = shown("team")
+        assert set(TEAM_TOOLS) < set(offered)
+        assert not {"subagent", "subagent_fork"} & set(offered)
+        assert not [name for name, schema in offered.items() if "agent_id" in schema["properties"]]
+
+    def test_the_base_profile_offers_subagents_by_agent_id_and_no_team_tool(self) -> None:
+        offered = shown("base")
+        assert set(SUBAGENT_GOOD) < set(offered)
+        assert not (set(TEAM_TOOLS) - set(SUBAGENT_GOOD)) & set(offered)
+        assert not [name for name, schema in offered.items() if "target" in schema["properties"]]
+        assert [name for name, schema in offered.items() if "agent_id" in schema["properties"]] == [
+            "send_message",
+            "interrupt_agent",
+        ]
+
+    @pytest.mark.parametrize("name", ["subagent", "subagent_fork"])
+    def test_a_team_profile_that_names_a_subagent_tool_is_refused(self, name: str) -> None:
+        mixed = load_profile("team").model_copy(update={"tools": (*load_profile("team").tools, name)})
+        with pytest.raises(ConfigurationInvalid, match=f"Team profile names the unknown tool '{name}'"):
+            request_header(mixed, "m")
+
+    @pytest.mark.parametrize("name", SUBAGENT_GOOD)
+    def test_the_schema_of_a_subagent_tool_is_closed_and_describes_each_parameter(self, name: str) -> None:
+        schema = tool_spec(name, is_team=False).parameters
+        assert schema["additionalProperties"] is False
+        assert set(schema.get("required", [])) == set(SUBAGENT_GOOD[name])
+        assert all(described["description"] for described in schema.get("properties", {}).values())
+        assert set(subagents.PARAMETERS) == set(subagents.DESCRIPTIONS) == set(SUBAGENT_GOOD)
 
 
 class TestArguments:
+    @pytest.mark.parametrize("name", SUBAGENT_GOOD)
+    def test_without_a_team_the_shared_names_take_an_agent_id(self, name: str) -> None:
+        text = json.dumps(SUBAGENT_GOOD[name])
+        assert parse(name, text, is_team=False) == parse(name, text.encode(), is_team=False)
+        if name in ("send_message", "interrupt_agent"):
+            with pytest.raises(InvalidArgument, match="agent_id"):
+                parse(name, json.dumps(GOOD[name]), is_team=False)
+            with pytest.raises(InvalidArgument, match="target"):
+                parse(name, text)
+
+    @pytest.mark.parametrize("name", ["subagent", "subagent_fork"])
+    @pytest.mark.parametrize("optional", ["background", "tools"])
+    def test_null_is_the_same_as_absent_for_subagents_too(self, name: str, optional: str) -> None:
+        given = {**SUBAGENT_GOOD[name], optional: None}
+        assert parse(name, json.dumps(given), is_team=False) == parse(
+            name, json.dumps(SUBAGENT_GOOD[name]), is_team=False
+        )
+
+    @pytest.mark.parametrize(
+        "wrong", [{"background": "yes"}, {"background": 1}, {"tools": "read"}, {"tools": [1]}, {"label": ""}, {"x": 1}]
+    )
+    def test_a_subagent_argument_of_another_kind_is_refused(self, wrong: dict[str, object]) -> None:
+        with pytest.raises(InvalidArgument):
+            parse("subagent", json.dumps({**SUBAGENT_GOOD["subagent"], **wrong}), is_team=False)
+
     @pytest.mark.parametrize("name", TEAM_TOOLS)
     def test_well_formed_arguments_are_taken_as_text_and_as_bytes(self, name: str) -> None:
         text = json.dumps(GOOD[name])
