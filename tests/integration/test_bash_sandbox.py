@@ -280,11 +280,14 @@ def python_of_nobody() -> str:
 def test_b02_kill_9_of_an_ordinary_users_worker_ends_its_confined_commands(root: Path) -> None:
     python = python_of_nobody()
     root.parent.chmod(0o755)
-    os.chown(root, NOBODY, NOBODY)
+    temporary = root.parent / "tmp"
+    temporary.mkdir()
+    for directory in (root, temporary):
+        os.chown(directory, NOBODY, NOBODY)
     process = subprocess.Popen(
         [*AS_NOBODY, python, "-m", "tests.support.checkout_worker", str(root), "60", DEAF, "on"],
         cwd=REPOSITORY,
-        env=PLAIN | {name: value for name, value in os.environ.items() if name == MARKER},
+        env=PLAIN | {"TMPDIR": str(temporary)} | {name: value for name, value in os.environ.items() if name == MARKER},
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
