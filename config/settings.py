@@ -78,7 +78,10 @@ class Settings(BaseSettings):
     flower_user: str = Field(default="operator", description="User name of Flower's basic authentication.")
     flower_password: SecretStr | None = Field(default=None, description="Its password; Flower starts with none.")
     fault_points: str | None = Field(
-        default=None, description="For fault tests: NAME:NTH[,...] kills the worker at the nth passage of a point."
+        default=None, description="For fault tests: NAME:NTH[,...] kills the process at the nth passage of a point."
+    )
+    fault_file: Path | None = Field(
+        default=None, description="For fault tests: the process removes it at the point that it names, and dies there."
     )
     slots: int = Field(default=8, ge=1, le=256, description="Turns that one worker process runs at once.")
     lease_seconds: float = Field(default=15.0, ge=1.0, le=600.0, description="Life of a claim without a heartbeat.")

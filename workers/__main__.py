@@ -15,12 +15,13 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from config import faults
 from config.broker import redis_url
 from config.secrets import take_provider_keys
 from config.settings import Settings, settings
 from team.model.errors import ConfigurationInvalid, CoordinatorUnreachable, StoreUnavailable, TeamError
 from team.model.events import first_fault
-from workers import faults, logs
+from workers import logs
 
 OK: Final = 0
 AWAY: Final = 1
@@ -54,7 +55,7 @@ def worker_name(chosen: str | None) -> str:
 def _run(chosen: Settings) -> int:
     name = worker_name(chosen.worker_name)
     logs.configure(worker=name)
-    faults.arm(chosen.fault_points)
+    faults.arm(chosen.fault_points, chosen.fault_file)
     redis_url(chosen.broker_url)
     if not chosen.queue_names:
         raise ConfigurationInvalid("TEAM_QUEUES names no queue")

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import structlog
 
+from config import faults
 from team.model.claims import Claim, PendingCall
 from team.model.slices import FileSlice
-from workers import faults
 from workers.checkout import LocalResult, LocalTools
 from workers.client import ClaimWriter
 from workers.drain import Drain, DrainExpired, ended

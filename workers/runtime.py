@@ -14,12 +14,12 @@ from typing import Final
 
 import structlog
 
+from config import faults
 from config.broker import redis_url
 from config.settings import Settings
 from team.model.claims import Claim, ClaimRequest, WorkerHello
 from team.model.errors import ConfigurationInvalid, CoordinatorUnreachable, TeamError, TurnFenced, WorkspaceMismatch
 from team.model.ids import TurnId
-from workers import faults
 from workers.checkout import (
     Guard,
     LocalTools,

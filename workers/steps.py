@@ -7,11 +7,11 @@ from typing import Final, Protocol
 import structlog
 from pydantic import ValidationError
 
+from config import faults
 from team.model.claims import AnswerResult, BoundaryResult, Claim
 from team.model.errors import ConfigurationInvalid, CoordinatorUnreachable, TeamError, TurnFenced
 from team.model.events import first_fault
 from team.model.history import HistoryEntry
-from workers import faults
 from workers.calls import Calls
 from workers.checkout import LocalTools
 from workers.client import ClaimWriter
@@ -101,6 +101,8 @@ class Turn:
                 return ending
         while True:
             boundary = await self._boundary()
+            if boundary.action == "ended":
+                faults.reached("at-turn-end")
             if boundary.action != "step":
                 return boundary.action
             self._extend(boundary.history)

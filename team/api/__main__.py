@@ -10,6 +10,7 @@ from types import FrameType
 import structlog
 import uvicorn
 
+from config import faults
 from config.settings import settings
 from team.api.coordinator import Coordinator
 from team.model.errors import ConfigurationInvalid, StoreUnavailable, TeamError
@@ -35,6 +36,7 @@ def main() -> int:
     )
     try:
         configured = settings()
+        faults.arm(configured.fault_points, configured.fault_file)
         coordinator = Coordinator(configured)
         listener = _listen(configured.host, configured.port)
         coordinator.open()

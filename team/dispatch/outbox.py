@@ -15,6 +15,7 @@ import redis
 import structlog
 from kombu.exceptions import OperationalError
 
+from config import faults
 from config.broker import redis_url
 from config.celery import TURN_TASK, celery_app
 from config.settings import Settings
@@ -90,9 +91,11 @@ class Outbox:
             if time.monotonic() < self._paused_until:
                 continue
             try:
+                faults.reached("before-publish")
                 self.publish_edges(effects.edges)
                 self.publish_turns(effects.queued)
                 self.publish_activity(effects.activity)
+                faults.reached("after-publish")
             except (redis.RedisError, OperationalError, OSError) as error:
                 self._paused_until = time.monotonic() + PAUSE_SECONDS
                 _log.warning("broker unreachable", error=type(error).__name__)

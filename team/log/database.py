@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from config import faults
 from team.model.errors import StoreUnavailable
 
 _R = TypeVar("_R")
@@ -84,7 +85,9 @@ class Database:
                     with transaction:
                         result = body(writer)
                         committing = True
+                        faults.reached("before-commit")
                         transaction.commit()
+                        faults.reached("after-commit")
                     return result
             except DBAPIError as error:
                 # A connection lost during COMMIT may have committed: only the caller's own key can tell.

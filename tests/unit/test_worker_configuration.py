@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from config import faults
 from config.broker import redis_url
 from config.secrets import take_provider_keys
 from config.settings import Settings
 from team.model.errors import ConfigurationInvalid
-from workers import faults
 from workers.__main__ import worker_name
 
 
@@ -106,7 +106,7 @@ def test_an_unarmed_point_is_passed(monkeypatch: pytest.MonkeyPatch) -> None:
         assert pid == os.getpid()
         killed.append(number)
 
-    monkeypatch.setattr("workers.faults.os.kill", kill)
+    monkeypatch.setattr("config.faults.os.kill", kill)
     faults.arm("in-tool:2")
     faults.reached("before-boundary")
     faults.reached("in-tool")
@@ -115,6 +115,22 @@ def test_an_unarmed_point_is_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     faults.reached("in-tool")
     faults.arm(None)
     assert len(killed) == 1
+
+
+def test_a_point_named_by_the_fault_file_is_taken_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    killed: list[int] = []
+    monkeypatch.setattr("config.faults.os.kill", lambda _pid, number: killed.append(number))  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]  # as os.kill
+    file = tmp_path / "fault"
+    faults.arm(None, file)
+    faults.reached("after-commit")
+    file.write_text("after-commit\n")
+    faults.reached("before-commit")
+    assert killed == []
+    faults.reached("after-commit")
+    faults.reached("after-commit")
+    faults.arm(None)
+    assert len(killed) == 1
+    assert not file.exists()
 
 
 def test_a_name_that_could_not_be_part_of_a_queue_is_refused() -> None:

@@ -1,12 +1,13 @@
-"""Points of the step loop at which a fault test may kill the worker; nothing happens unless settings ask."""
+"""Points of worker and coordinator at which a fault test may kill the process; nothing happens unless settings ask."""
 
 import os
 import signal
+from pathlib import Path
 from typing import Final
 
 from team.model.errors import ConfigurationInvalid
 
-POINTS: Final = (
+WORKER_POINTS: Final = (
     "after-claim",
     "before-answer-post",
     "after-answer-post",
@@ -15,17 +16,23 @@ POINTS: Final = (
     "before-result-post",
     "before-boundary",
     "after-boundary",
+    "at-turn-end",
 )
+COORDINATOR_POINTS: Final = ("before-commit", "after-commit", "before-publish", "after-publish")
+POINTS: Final = WORKER_POINTS + COORDINATOR_POINTS
 
 _armed: dict[str, int] = {}
+_file: Path | None = None
 
 
-def arm(spec: str | None) -> None:
-    """Replace what is armed by ``NAME:NTH[,NAME:NTH]``; None disarms.
+def arm(spec: str | None, file: Path | None = None) -> None:
+    """Replace what is armed: by ``NAME:NTH[,NAME:NTH]``, and by whatever name ``file`` will hold; None disarms.
 
     Raises:
         ConfigurationInvalid: A name is unknown or a count is not a positive number.
     """
+    global _file  # noqa: PLW0603  # what is armed belongs to the process, as a signal handler does
+    _file = file
     _armed.clear()
     for item in (spec or "").split(","):
         if not item.strip():
@@ -38,8 +45,21 @@ def arm(spec: str | None) -> None:
 
 def reached(name: str) -> None:
     """Count one passage of ``name``; at the armed one this process gets SIGKILL."""
+    if _file is not None and _taken(_file, name):
+        os.kill(os.getpid(), signal.SIGKILL)
     if name not in _armed:
         return
     _armed[name] -= 1
     if _armed[name] == 0:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _taken(file: Path, name: str) -> bool:
+    """Whether the file asks for ``name`` and this process is the one that took it away."""
+    try:
+        if file.read_text().strip() != name:
+            return False
+        file.unlink()
+    except FileNotFoundError:
+        return False
+    return True
