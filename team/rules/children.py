@@ -178,8 +178,17 @@ def awaited(connection: Connection, session_id: SessionId) -> list[SessionId]:
         below = delegations.open_children(connection, level)
         found += [child_id for child_id, _turn in below]
         level = [turn_id for _child, turn_id in below]
-    readable = sessions.readable_of(connection, found)[0] if found else []
-    return [session.header.id for session in readable]
+    return _readable(connection, found)
+
+
+def is_running(connection: Connection, child_id: SessionId) -> bool:
+    """Whether a child has an open turn and can be read."""
+    return runs.session_run(connection, child_id) is not None and bool(_readable(connection, [child_id]))
+
+
+def _readable(connection: Connection, session_ids: list[SessionId]) -> list[SessionId]:
+    found = sessions.readable_of(connection, session_ids)[0] if session_ids else []
+    return [session.header.id for session in found]
 
 
 def tell_waiting_call(tx: Transaction, header: SessionHeader, turn: TurnSlice) -> bool:

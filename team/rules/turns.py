@@ -116,8 +116,12 @@ def end(
 
 
 def _end_child(tx: Transaction, child_id: SessionId) -> None:
-    """A child whose waiting call is gone ends too; one that cannot be read was not locked and is left alone."""
-    turn = tx.open_turn(child_id) if tx.is_locked(child_id) else None
+    """A child whose waiting call is gone ends too; one that cannot be read is left alone, unclaimable as it is."""
+    if not tx.is_locked(child_id):
+        if children.is_running(tx.connection, child_id):
+            raise RuntimeError("a turn ends with sessions_of_end locked")
+        return
+    turn = tx.open_turn(child_id)
     if turn is not None:
         run = runs.lock_run(tx.connection, turn.turn_id)
         abort(tx, child_id, turn, run, "the turn that waited for it ended")

@@ -1,7 +1,6 @@
 """SessionService: what people and programs outside do with Sessions and Teams."""
 
 import time
-from pathlib import Path
 
 from sqlalchemy import Connection
 
@@ -9,7 +8,7 @@ from team.log import operations, projections, runs, sessions, waits
 from team.log.events import count_events, read_page
 from team.log.sessions import LockedSession, UnreadableSession
 from team.log.transaction import Transaction
-from team.model.errors import DisposalTimeout, OutsideWorkspace, RequestInvalid, SessionNotFound, TeamError
+from team.model.errors import DisposalTimeout, RequestInvalid, SessionNotFound, TeamError
 from team.model.events import Delivery, Event, SessionModel
 from team.model.ids import SessionId, TeamId, new_session_id
 from team.model.snapshots import SessionHeader
@@ -30,6 +29,7 @@ from team.service.callers import Once, Recorded
 from team.service.panel import DAMAGED, failure_of, roster_and_board
 from team.service.rosters import member_states, team_member_view, turn_end, turn_state
 from team.service.store import Store
+from team.service.workspace import directory_within
 
 POLL_SECONDS = 0.05
 
@@ -86,7 +86,7 @@ class SessionService:
         Raises ProfileUnknown, OutsideWorkspace, RequestInvalid (no model, no such directory).
         """
         loaded = self._store.profile(profile)
-        directory = self._directory(cwd)
+        directory = directory_within(self._store.settings.workspace_root, cwd)
         if not (model or loaded.model or self._store.settings.model):
             raise RequestInvalid("No model is named: pass one, set TEAM_MODEL, or name one in the profile.")
 
@@ -112,22 +112,19 @@ class SessionService:
         assert not isinstance(result, Recorded)
         return result
 
-    def _directory(self, cwd: str) -> str:
-        root = self._store.settings.workspace_root.resolve()
-        directory = Path(cwd).resolve() if Path(cwd).is_absolute() else (root / cwd).resolve()
-        if directory != root and root not in directory.parents:
-            raise OutsideWorkspace(f"{cwd} lies outside the workspace {root}; choose a directory inside it.")
-        if not directory.is_dir():
-            raise RequestInvalid(f"{cwd} is not a directory of the workspace {root}.")
-        return str(directory)
-
     def prompt(
         self, session_id: str, *, text: str, delivery: Delivery, actor: str | None, once: Once | None
     ) -> SendView:
-        """Accept a human prompt: a turn of its own by default, or Steer. Reopens a closed Team."""
+        """Accept a human prompt: a turn of its own by default, or Steer. Reopens a closed Team.
+
+        Raises InvalidTarget for a member whose creation failed, and what ``inbox.prompt`` raises.
+        """
 
         def accept(tx: Transaction) -> SendView:
             header = self._lock_in_team(tx, session_id)
+            member = tx.member_of(header)
+            if member is not None:
+                roster.require_reachable(roster.Member(member.name, member.id, member))
             sessions.set_closed(tx.connection, header.team_id, closed=False)
             return SendView(message_id=inbox.prompt(tx, header.id, text, delivery, actor))
 
@@ -213,12 +210,13 @@ class SessionService:
             for snapshot in tx.members(team_id):
                 if snapshot.phase == "provisioning":
                     roster.settle(tx, team_id, snapshot, error="the Team was closed during its creation")
-            for found in sessions.tree(tx.connection, team_id):
+            # Children first: those that a call waits for would end with their parent's turn, unnamed.
+            for found in reversed(sessions.tree(tx.connection, team_id)):
                 turn = tx.open_turn(found.header.id)
                 if turn is not None:
                     run = runs.lock_run(tx.connection, turn.turn_id)
                     turns.abort(tx, found.header.id, turn, run, "the Team was closed", notify=False)
-                    stopped.append(roster.name_of(tx, found.header))
+                    stopped.insert(0, roster.name_of(tx, found.header))
             return ClosedView(interrupted=tuple(stopped))
 
         result = self._store.writing_once(once, ClosedView, stop)
@@ -314,7 +312,7 @@ class SessionService:
                 members=tuple(
                     team_member_view(connection, state) for state in member_states(connection, team, snapshots, stored)
                 ),
-                tasks=tuple(task_view(task, board, names) for task in board.values() if task.status != "deleted"),
+                tasks=tuple(task_view(task, board, names) for task in stored),
                 closed=sessions.is_closed(connection, team),
                 edge_counter=sessions.edge_counter(connection, team),
                 failure=failure_of(damage, next(iter(projections.turns(connection, team)), None)),

@@ -10,10 +10,10 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from team.log import runs, sessions
+from team.log import projections, runs, sessions
 from team.log.transaction import Transaction
 from team.model.content import text_block
-from team.model.errors import InvalidArgument, InvalidTarget, MessageTooLarge, TeamError
+from team.model.errors import InvalidArgument, InvalidTarget, MessageTooLarge, TeamError, error_json
 from team.model.events import SubagentDescribed
 from team.model.history import ToolResultEntry
 from team.model.ids import LEAD_NAME, SessionId, TeamId, new_message_id
@@ -29,7 +29,7 @@ from team.model.views import (
     WaitView,
     task_view,
 )
-from team.rules import board, forks, inbox, roster, turns, waiting
+from team.rules import board, children, forks, inbox, roster, turns, waiting
 from team.rules.board import Update
 from team.rules.roster import Member
 from team.service.callers import Caller, Recorded, open_call, record_result
@@ -130,6 +130,8 @@ class TeamService:
             current = tx.find(SessionId(team_id), ("member", reserved.name), MemberSnapshot)
             if current is not None and current.phase == "provisioning":
                 roster.settle(tx, team_id, current, error=f"{error.code}: {error.message}", actor=caller.actor)
+            # With the phase, so that a retry of the call cannot find its own name taken.
+            record_result(tx, caller, "error", error_json(error.code, error.message))
 
         self._in_team(caller, fail)
 
@@ -172,7 +174,7 @@ class TeamService:
                 turns.abort(tx, victim.session_id, turn, run, "interrupted by the Lead", notify=False)
             return InterruptView(previous_status=previous)
 
-        return self._operate(caller, InterruptView, interrupt, targets=(target,))
+        return self._operate(caller, InterruptView, interrupt, targets=(target,), ending=True)
 
     def begin_wait(self, caller: Caller, *, timeout_ms: int | None) -> Recorded | None:
         """Register a turn's wait_agent call; None means that the call waits now. Raises InvalidTimeout."""
@@ -250,15 +252,20 @@ class TeamService:
         """
 
         def read(tx: Transaction, team_id: TeamId, _caller: Member) -> TaskListView:
-            tasks = board.board_of(tx, team_id)
             names = board.names(tx, team_id)
             owner_id = None if owner in (None, UNOWNED) else roster.resolve(tx, team_id, owner or "").session_id
             after = board.cursor_number(cursor)
+            if status == "deleted":
+                owners = None if owner is None else (owner_id,)
+                listed = projections.tombstones(tx.connection, SessionId(team_id), after, limit + 1, owners)
+                tasks = {task.id: task for task in listed}
+            else:
+                tasks = board.board_of(tx, team_id)
             views = [
                 task_view(task, tasks, names)
                 for task in tasks.values()
                 if board.number_of(task) > after
-                and (task.status == status if status else task.status != "deleted")
+                and (status is None or task.status == status)
                 and (owner is None or task.owner_id == owner_id)
             ]
             matching = [view for view in views if ready is None or view.ready == ready]
@@ -272,7 +279,7 @@ class TeamService:
         """One task, a tombstone too. Raises TaskNotFound."""
 
         def read(tx: Transaction, team_id: TeamId, _caller: Member) -> TaskView:
-            tasks = board.board_of(tx, team_id)
+            tasks = board.board_of(tx, team_id, task_id)
             return task_view(board.find(tasks, task_id), tasks, board.names(tx, team_id))
 
         return self._operate(caller, TaskView, read)
@@ -298,7 +305,9 @@ class TeamService:
         result = self._in_team(caller, fail, member=False)
         return result.entry if isinstance(result, Recorded) else result
 
-    def _operate(self, caller: Caller, view: type[_V], body: Body[_V], targets: Sequence[str] = ()) -> _V | Recorded:
+    def _operate(
+        self, caller: Caller, view: type[_V], body: Body[_V], targets: Sequence[str] = (), *, ending: bool = False
+    ) -> _V | Recorded:
         """Run an operation; for a turn's call its view becomes the call's result in the same transaction."""
 
         def with_result(tx: Transaction, team_id: TeamId, member: Member) -> _V | Recorded:
@@ -306,21 +315,34 @@ class TeamService:
             entry = record_result(tx, caller, "ok", compact(result))
             return result if entry is None else Recorded(entry)
 
-        return self._store.writing_once(caller.once, view, lambda tx: self._locked(tx, caller, with_result, targets))
+        return self._store.writing_once(
+            caller.once, view, lambda tx: self._locked(tx, caller, with_result, targets, ending=ending)
+        )
 
     def _in_team(self, caller: Caller, body: "Body[_R]", *, member: bool = True) -> "_R | Recorded":
         return self._store.writing(lambda tx: self._locked(tx, caller, body, (), member=member))
 
     def _locked(
-        self, tx: Transaction, caller: Caller, body: "Body[_R]", targets: Sequence[str], *, member: bool = True
+        self,
+        tx: Transaction,
+        caller: Caller,
+        body: "Body[_R]",
+        targets: Sequence[str],
+        *,
+        member: bool = True,
+        ending: bool = False,
     ) -> "_R | Recorded":
-        """Lock the Team, then the Lead, the caller and the targets; check the claim and the caller's membership."""
+        """Lock the Team, then the Lead, the caller and the targets; check the claim and the caller's membership.
+
+        With ``ending`` the targets' turns may end: the children that these wait for are locked with them.
+        """
         header = sessions.find_session(tx.connection, caller.session_id).header
         team_id = header.team_id
         tx.lock_team(team_id)
         addressed = {roster.resolve(tx, team_id, target).session_id for target in targets}
         existing = sessions.find_sessions(tx.connection, addressed)
-        tx.lock_sessions(SessionId(team_id), header.id, *(SessionId(found) for found in existing))
+        below = [child for found in existing if ending for child in children.awaited(tx.connection, SessionId(found))]
+        tx.lock_sessions(SessionId(team_id), header.id, *(SessionId(found) for found in existing), *below)
         if caller.call is not None:
             call = open_call(tx, caller.call)
             if isinstance(call, Recorded):
