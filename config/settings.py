@@ -72,6 +72,9 @@ class Settings(BaseSettings):
     sandbox_writable: str = Field(
         default="", description="Directories besides the workspace in which confined commands may write, by commas."
     )
+    stall_seconds: float = Field(
+        default=60.0, ge=1.0, description="Time a worker's event loop may stand still before the worker ends itself."
+    )
     health_file: Path | None = Field(
         default=None, description="A worker touches it whenever its own ping came back; for health checks."
     )

@@ -1,7 +1,8 @@
 """``python -m workers``: one worker process, configured by ``TEAM_*`` variables.
 
 Exit codes: 0 after a hand-over, 1 when a dependency is away or Celery gave up, 2 when the configuration is wrong,
-70 when the worker found itself deaf. A supervisor starts it again after every code but 0 and 2.
+70 when the worker found itself deaf or wedged, or its hand-over did not end in time. A supervisor starts it again
+after every code but 0 and 2.
 """
 
 import os
@@ -62,7 +63,7 @@ def _run(chosen: Settings) -> int:
     # Imported late: what can be refused is refused before a second of imports.
     from workers.app import serve  # noqa: PLC0415
     from workers.checkout import make_non_dumpable  # noqa: PLC0415
-    from workers.runtime import Runtime  # noqa: PLC0415
+    from workers.runtime import DEAF_EXIT, Runtime  # noqa: PLC0415
 
     make_non_dumpable()
     runtime = Runtime(chosen, take_provider_keys(chosen), name=name)
@@ -71,7 +72,7 @@ def _run(chosen: Settings) -> int:
     runtime.close()
     if runtime.fatal is not None:
         return _refuse(runtime.fatal, MISCONFIGURED)
-    return code
+    return DEAF_EXIT if runtime.wedged else code
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:

@@ -146,20 +146,21 @@ def serve(settings: Settings, runtime: Runtime, *, nodename: str, instance: str)
 
 
 def _own_signals(runtime: Runtime) -> None:
-    """Every signal that asks to stop hands over; a second Ctrl-C cuts the drain short.
+    """Every signal that asks to stop hands over; the same one again cuts the drain short.
+
+    Another one does not: Ctrl-C reaches a worker from the terminal, and then its supervisor's SIGTERM.
 
     Celery's own handlers would start this program again in place (SIGHUP), or kill jobs, which its thread pool
     cannot (SIGQUIT and the second SIGINT).
     """
     warm: Any = signal.getsignal(signal.SIGTERM)
-    interrupted = False
+    seen: set[int] = set()
 
     def stop(number: int, frame: Any) -> None:
-        nonlocal interrupted
-        if interrupted and number == signal.SIGINT:
+        if number in seen:
             runtime.hurry()
-        interrupted = interrupted or number == signal.SIGINT
+        seen.add(number)
         warm(number, frame)
 
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, stop)

@@ -12,6 +12,7 @@ from team.model.claims import Claim, PendingCall
 from team.model.slices import FileSlice
 from workers.checkout import LocalResult, LocalTools
 from workers.client import ClaimWriter
+from workers.deadlines import Deadlines
 from workers.drain import Drain, DrainExpired, ended
 
 _log = structlog.stdlib.get_logger(__name__)
@@ -44,11 +45,15 @@ class LocalContext:
 class Calls:
     """Runs calls of one claim. It keeps what the turn has seen of files, and its directory."""
 
-    def __init__(self, claim: Claim, writer: ClaimWriter, tools: LocalTools, drain: Drain) -> None:
+    def __init__(
+        self, claim: Claim, writer: ClaimWriter, tools: LocalTools, drain: Drain, deadlines: Deadlines
+    ) -> None:
         self._claim = claim
         self._writer = writer
         self._tools = tools
         self._drain = drain
+        self._deadlines = deadlines
+        self._beside = 1
         self._local = frozenset(claim.local_tools)
         self._cwd = claim.cwd
         self._files = {item.path: item for item in claim.files}
@@ -62,6 +67,7 @@ class Calls:
         messages or two board changes of one answer mean depends on their order.
         """
         local = [call for call in calls if call.name in self._local]
+        self._beside = max(1, len(local))
         await _all(
             [
                 self._in_order([call for call in local if call.name in WRITERS], self._run_local),
@@ -109,7 +115,8 @@ class Calls:
             return
         faults.reached("in-tool")
         try:
-            result = await self._drain.bounded(self._tools.run(call.name, call.arguments, context))
+            with self._deadlines.call(call.name, self._beside):
+                result = await self._drain.bounded(self._tools.run(call.name, call.arguments, context))
         except DrainExpired:
             self._log.warning("call stopped at the drain limit", step=call.step, tool=call.name)
             await self._judge(self._intents.get(call.call_id, call))
@@ -124,7 +131,9 @@ class Calls:
             self._log.info("call left to the next claim", step=call.step, tool=call.name)
 
     async def _judge(self, call: PendingCall) -> None:
-        await self._commit(call, await asyncio.to_thread(self._tools.recover, call))
+        with self._deadlines.call(call.name):
+            judged = await asyncio.to_thread(self._tools.recover, call)
+        await self._commit(call, judged)
 
     async def _commit(self, call: PendingCall, result: LocalResult) -> None:
         for item in result.observed:

@@ -43,8 +43,8 @@ _LONGEST_DELAY_SECONDS: Final = 1.0
 _READ_SECONDS: Final = 10.0
 # Creating a teammate is two commits and a provisioning lease.
 _TOOL_READ_SECONDS: Final = 30.0
-# Below the five seconds after which uvicorn closes an idle connection.
-_KEEPALIVE_SECONDS: Final = 4.0
+# Well below the 75 seconds after which a coordinator closes an idle connection, and the minute of common proxies.
+_KEEPALIVE_SECONDS: Final = 30.0
 
 
 class ReplyInvalid(TeamError, code="REPLY_INVALID", status=502):  # noqa: N818  # as in team.model

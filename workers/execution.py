@@ -2,26 +2,49 @@
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Literal
 
 import structlog
 
 from team.model.claims import Claim, Held
 from workers.checkout import Guard
+from workers.deadlines import Deadlines
 from workers.steps import describe
 
 _log = structlog.stdlib.get_logger(__name__)
 
-Stop = Literal["cancelled", "lapsed"]
+Stop = Literal["cancelled", "lapsed", "overdue"]
 
 
 class Execution:
-    """Runs ``work`` as a task until it ends, is cancelled by the coordinator, or lapses without a renewal."""
+    """Runs ``work`` as a task until it ends, is cancelled by the coordinator, lapses, or goes beyond a deadline.
 
-    def __init__(self, claim: Claim, work: Coroutine[Any, Any, str], *, guard: Guard, valid_until: float) -> None:
+    Args:
+        claim: What it runs for.
+        work: The turn; its result names how the claim ended.
+        guard: Ends the processes of the claim when it is not renewed.
+        valid_until: Until when the claim may act, of ``time.monotonic()``.
+        deadlines: The bounds of the operations of ``work``.
+        wedged: Called once, on the event loop, with what went beyond its bound.
+    """
+
+    def __init__(
+        self,
+        claim: Claim,
+        work: Coroutine[Any, Any, str],
+        *,
+        guard: Guard,
+        valid_until: float,
+        deadlines: Deadlines,
+        wedged: Callable[[str], None],
+    ) -> None:
         self.held = Held(turn_id=claim.turn_id, epoch=claim.epoch)
         self._guard = guard
+        self._deadlines = deadlines
+        self._wedged = wedged
+        self._valid_until = valid_until
+        self._late = False
         self._loop = asyncio.get_running_loop()
         self._stopped: Stop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -37,12 +60,25 @@ class Execution:
 
     def renewed(self, valid_until: float) -> None:
         """On the heartbeat's thread: the guard learns it first, whatever the event loop is doing."""
+        self._valid_until = valid_until
         self._guard.renewed(self._name, valid_until - time.monotonic())
         self._loop.call_soon_threadsafe(self._expect, valid_until)
 
     def cancelled(self) -> None:
         """On the heartbeat's thread: the coordinator ended the turn."""
         self._loop.call_soon_threadsafe(self._stop, "cancelled")
+
+    def overdue(self) -> bool:
+        """On the heartbeat's thread: whether an operation went beyond its bound; the first such look stops the work."""
+        if self._late or time.monotonic() >= self._valid_until:
+            # Lapsed, as after a stop of the whole process: that says nothing about its operations.
+            return self._late
+        late = self._deadlines.overdue()
+        if late is not None:
+            # For good: the operation ends when it is cancelled, and the claim must not be renewed after that.
+            self._late = True
+            self._loop.call_soon_threadsafe(self._expire, late)
+        return self._late
 
     async def ended(self) -> str:
         """Wait for the end of the work; how it ended, with what stopped it before its own word."""
@@ -73,6 +109,13 @@ class Execution:
             return
         # The loop's clock is time.monotonic.
         self._timer = self._loop.call_at(valid_until, self._stop, "lapsed")
+
+    def _expire(self, late: str) -> None:
+        if self.task.done() or self._stopped is not None:
+            return
+        self._log.error("operation beyond its bound, claim not renewed", operation=late)
+        self._stop("overdue")
+        self._wedged(late)
 
     def _stop(self, why: Stop) -> None:
         if self.task.done() or self._stopped is not None:

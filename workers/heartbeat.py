@@ -29,6 +29,10 @@ class Holder(Protocol):
     @property
     def held(self) -> Held: ...
 
+    def overdue(self) -> bool:
+        """Whether an operation of it has gone beyond its bound: it is not renewed then, and stops itself."""
+        ...
+
     def renewed(self, valid_until: float) -> None:
         """The claim may act until ``valid_until`` of ``time.monotonic()``."""
         ...
@@ -79,14 +83,17 @@ class Heartbeat:
             self._holders[holder.held.turn_id, holder.held.epoch] = holder
 
     def drop(self, holder: Holder, *, confirm: bool) -> None:
-        """List it no longer; ``confirm`` tells the coordinator at once that its processes are gone."""
-        key = (holder.held.turn_id, holder.held.epoch)
+        """List it no longer; ``confirm`` tells the coordinator that nothing of it is left."""
         with self._lock:
-            self._holders.pop(key, None)
-            if confirm:
-                self._stopped[key] = holder.held
+            self._holders.pop((holder.held.turn_id, holder.held.epoch), None)
         if confirm:
-            self._wake.set()
+            self.confirm(holder.held)
+
+    def confirm(self, held: Held) -> None:
+        """Tell the coordinator at once, and until it has heard it, that nothing of this claim is left."""
+        with self._lock:
+            self._stopped[held.turn_id, held.epoch] = held
+        self._wake.set()
 
     def _run(self) -> None:
         while not self._ending:
@@ -107,6 +114,7 @@ class Heartbeat:
         with self._lock:
             holders = dict(self._holders)
             stopped = dict(self._stopped)
+        holders = {key: holder for key, holder in holders.items() if not holder.overdue()}
         request = HeartbeatRequest(
             worker=self._worker,
             claims=tuple(holder.held for holder in holders.values()),
@@ -138,7 +146,3 @@ class Heartbeat:
             holder = holders.get((held.turn_id, held.epoch))
             if holder is not None:
                 holder.cancelled()
-            else:
-                # Over before its cancellation arrived: whoever waits for the confirmation must still get it.
-                with self._lock:
-                    self._stopped[held.turn_id, held.epoch] = held

@@ -1,6 +1,7 @@
 """One worker process: its event loop, its claims, and the way from a slot of Celery to a running turn."""
 
 import asyncio
+import faulthandler
 import os
 import signal
 import threading
@@ -17,7 +18,7 @@ import structlog
 from config import faults
 from config.broker import redis_url
 from config.settings import Settings
-from team.model.claims import Claim, ClaimRequest, WorkerHello
+from team.model.claims import Claim, ClaimRequest, Held, WorkerHello
 from team.model.errors import ConfigurationInvalid, CoordinatorUnreachable, TeamError, TurnFenced, WorkspaceMismatch
 from team.model.ids import TurnId
 from workers.checkout import (
@@ -31,11 +32,13 @@ from workers.checkout import (
     prove_workspace,
 )
 from workers.client import ClaimWriter, Coordinator
+from workers.deadlines import Deadlines
 from workers.deltas import Deltas
 from workers.drain import Drain
 from workers.execution import Execution
 from workers.heartbeat import Heartbeat, renewal_bound
 from workers.models import Conversation, Models
+from workers.pulse import Pulse
 from workers.recent import Recent
 from workers.slots import Slots
 from workers.steps import Attempts, Turn, describe
@@ -46,10 +49,13 @@ HELLO_SECONDS: Final = 60.0
 CLOSE_SECONDS: Final = 30.0
 TURNS_PER_TASK: Final = 8
 DEAF_EXIT: Final = 70
+LONGEST_THINK_SECONDS: Final = 600.0
+"""Of a script model."""
 MOUNTED_SECRETS: Final = Path("/run/secrets")
 
 _KEEP_CONVERSATION: Final = frozenset({"ended", "parked", "released", "backoff", "failed"})
-_CONFIRM_STOPPED: Final = frozenset({"cancelled", "lapsed", "fenced"})
+_CONFIRM_STOPPED: Final = frozenset({"cancelled", "lapsed", "fenced", "unreachable", "dropped"})
+"""Not overdue: a thread of it may still be at work."""
 
 
 class Runtime:
@@ -61,12 +67,14 @@ class Runtime:
         self.name = name
         self.slots = Slots(settings.slots)
         self.fatal: str | None = None
+        self.wedged = False
         self._settings = settings
         self._keys = keys
         self._token = settings.worker_token.get_secret_value()
         self._broker = redis_url(settings.broker_url)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="turns", daemon=True)
+        self._pulse = Pulse(self._loop, self._end_stalled, within=settings.stall_seconds)
         self._executions: set[Execution] = set()
         self._conversations: Recent[str, Conversation] = Recent(max(16, 2 * settings.slots))
         self._attempts: Attempts = Recent(1024)
@@ -95,10 +103,12 @@ class Runtime:
             self._stop_loop()
             raise
         self._heartbeat.start()
+        self._pulse.start()
 
     def close(self) -> None:
         """Let go of everything after the last slot is empty."""
         self._heartbeat.stop()
+        self._pulse.stop()
         try:
             asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(CLOSE_SECONDS)
         except FutureTimeout:
@@ -138,6 +148,12 @@ class Runtime:
         finally:
             # Whatever went wrong: a deaf worker that stays is worse.
             os._exit(DEAF_EXIT)
+
+    def _end_stalled(self, seconds: float) -> None:
+        # What runs on the loop cannot be handed over. The guard ends its commands, the lease its claims.
+        _log.critical("event loop stands still, worker ends itself", seconds=seconds)
+        faulthandler.dump_traceback(all_threads=True)
+        os._exit(DEAF_EXIT)
 
     # On the event loop.
 
@@ -244,6 +260,10 @@ class Runtime:
         if late or self._drain.begun or not await self._sees_workspace(claim):
             await self._give_back(claim, writer)
             return
+        deadlines = Deadlines(
+            answer_seconds=max(self._settings.request_timeout_seconds, LONGEST_THINK_SECONDS),
+            pause_seconds=3 * claim.limits.lease_seconds,
+        )
         turn = Turn(
             claim,
             conversation,
@@ -253,8 +273,16 @@ class Runtime:
             deltas=self._deltas,
             drain=self._drain,
             attempts=self._attempts,
+            deadlines=deadlines,
         )
-        execution = Execution(claim, turn.run(), guard=self._guard, valid_until=valid_until)
+        execution = Execution(
+            claim,
+            turn.run(),
+            guard=self._guard,
+            valid_until=valid_until,
+            deadlines=deadlines,
+            wedged=self._retire,
+        )
         self._executions.add(execution)
         self._heartbeat.hold(execution)
         confirm = False
@@ -276,16 +304,27 @@ class Runtime:
             # Not a fault of the turn: another worker may see the right mount. This one must not take more.
             _log.critical("workspace lost, worker hands over", turn=claim.turn_id, reason=error.message)
             self.fatal = error.message
-            self._begin_hand_over()
-            os.kill(os.getpid(), signal.SIGTERM)
+            self._leave()
             return False
         return True
+
+    def _retire(self, operation: str) -> None:
+        """An operation hangs, perhaps with a thread of this process: its supervisor starts a fresh one."""
+        if not self.wedged:
+            _log.critical("worker hands over and ends itself, an operation hangs", operation=operation)
+            self.wedged = True
+            self._leave()
+
+    def _leave(self) -> None:
+        self._begin_hand_over()
+        os.kill(os.getpid(), signal.SIGTERM)
 
     async def _give_back(self, claim: Claim, writer: ClaimWriter) -> None:
         try:
             await writer.release("not started")
         except (TurnFenced, CoordinatorUnreachable) as error:
             _log.warning("claim dropped before its start", turn=claim.turn_id, reason=error.message)
+            self._heartbeat.confirm(Held(turn_id=claim.turn_id, epoch=claim.epoch))
 
     def _begin_hand_over(self) -> None:
         if self._drain.begun:

@@ -15,6 +15,7 @@ from team.model.history import HistoryEntry
 from workers.calls import Calls
 from workers.checkout import LocalTools
 from workers.client import ClaimWriter
+from workers.deadlines import Deadlines
 from workers.deltas import Deltas
 from workers.drain import Drain, DrainExpired
 from workers.models import Conversation, Model, ModelFailure, retry_delay_seconds
@@ -53,6 +54,7 @@ class Turn:
         deltas: Deltas,
         drain: Drain,
         attempts: Attempts,
+        deadlines: Deadlines,
     ) -> None:
         self._claim = claim
         self._conversation = conversation
@@ -62,7 +64,8 @@ class Turn:
         self._deltas = deltas
         self._drain = drain
         self._attempts = attempts
-        self._calls = Calls(claim, writer, tools, drain)
+        self._deadlines = deadlines
+        self._calls = Calls(claim, writer, tools, drain, deadlines)
         self._log = _log.bind(
             member=claim.member, team=claim.team_id, session=claim.session_id, turn=claim.turn_id, epoch=claim.epoch
         )
@@ -133,13 +136,14 @@ class Turn:
             attempt = 1 + max(self._attempts.get(key) or 0, self._claim.attempt if step == self._claim.step else 0)
             try:
                 model = self._models.get(self._claim.model)
-                answer = await self._drain.bounded(
-                    model.answer(
-                        self._conversation,
-                        member=self._claim.member,
-                        on_text=self._deltas.writer(self._claim, step, attempt),
+                with self._deadlines.answer():
+                    answer = await self._drain.bounded(
+                        model.answer(
+                            self._conversation,
+                            member=self._claim.member,
+                            on_text=self._deltas.writer(self._claim, step, attempt),
+                        )
                     )
-                )
             except ConfigurationInvalid as error:
                 return await self._fail(_CONFIGURATION, error.message)
             except DrainExpired:

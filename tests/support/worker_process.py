@@ -24,7 +24,9 @@ PREFIX: Final = "test:"
 class WorkerProcess:
     """One worker; its log is a file."""
 
-    def __init__(self, name: str, directory: Path, settings: dict[str, str]) -> None:
+    def __init__(
+        self, name: str, directory: Path, settings: dict[str, str], program: tuple[str, ...] = ("-m", "workers")
+    ) -> None:
         self.name = name
         self.log_path = directory / f"{name}.log"
         environment = {
@@ -34,7 +36,7 @@ class WorkerProcess:
         environment["TEAM_WORKER_NAME"] = name
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "workers"],
+                [sys.executable, *program],
                 cwd=directory,
                 env=environment,
                 stdin=subprocess.DEVNULL,

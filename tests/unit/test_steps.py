@@ -18,6 +18,7 @@ from tests.support.step_doubles import NoDeltas, PlayedModel, PlayedTools, answe
 from tests.support.waiting import wait_until_async
 from workers.checkout import CallContext, LocalTools
 from workers.client import ClaimWriter, Coordinator
+from workers.deadlines import Deadlines
 from workers.deltas import Deltas
 from workers.drain import Drain
 from workers.models import Answer, Conversation, ModelFailure
@@ -63,6 +64,7 @@ class Harness:
                 deltas=cast("Deltas", self.deltas),
                 drain=self.drain,
                 attempts=self.attempts,
+                deadlines=Deadlines(answer_seconds=60, pause_seconds=60),
             )
             return await loop.run()
         finally:

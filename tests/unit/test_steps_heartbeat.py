@@ -3,17 +3,18 @@
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from team.model.claims import Claim, ClaimRequest, Held
 from team.model.ids import TurnId
 from tests.support.fake_coordinator import WORKER_TOKEN, FakeCoordinator, Fault
-from tests.support.waiting import wait_until
+from tests.support.waiting import wait_until, wait_until_async
 from workers.checkout import Guard
+from workers.deadlines import Deadlines
 from workers.execution import Execution
 from workers.heartbeat import Heartbeat, renewal_bound
 from workers.slots import Slots
@@ -24,6 +25,10 @@ class HolderDouble:
         self.held = Held(turn_id=TurnId(turn_id), epoch=epoch)
         self.valid_until: list[float] = []
         self.cancellations = 0
+        self.late = False
+
+    def overdue(self) -> bool:
+        return self.late
 
     def renewed(self, valid_until: float) -> None:
         self.valid_until.append(valid_until)
@@ -65,6 +70,24 @@ def claimed(coordinator: FakeCoordinator) -> Claim:
     claim = coordinator.turns.claim(request)
     assert claim is not None
     return claim
+
+
+def executing(
+    claim: Claim,
+    work: Coroutine[Any, Any, str],
+    guard: GuardDouble,
+    valid_until: float,
+    deadlines: Deadlines | None = None,
+    wedged: Callable[[str], None] = lambda operation: None,
+) -> Execution:
+    return Execution(
+        claim,
+        work,
+        guard=cast("Guard", guard),
+        valid_until=valid_until,
+        deadlines=deadlines or Deadlines(answer_seconds=60, pause_seconds=60),
+        wedged=wedged,
+    )
 
 
 @pytest.mark.parametrize(("lease", "bound"), [(15.0, 12.0), (60.0, 57.0), (5.0, 4.0), (1.0, 0.8)])
@@ -140,10 +163,7 @@ def test_a_claim_without_renewals_lapses_and_its_work_is_cancelled(coordinator: 
         raise AssertionError("never set")
 
     async def scenario() -> None:
-        execution = Execution(
-            claim, work(), guard=cast("Guard", guard), valid_until=asyncio.get_running_loop().time() + 0.05
-        )
-        ended.append(await execution.ended())
+        ended.append(await executing(claim, work(), guard, time.monotonic() + 0.05).ended())
 
     asyncio.run(asyncio.wait_for(scenario(), 10))
     assert ended == ["lapsed"]
@@ -165,7 +185,7 @@ def test_a_renewal_from_the_heartbeats_thread_keeps_the_claim_until_its_work_end
             await lapsed.wait()
             return "ended"
 
-        execution = Execution(claim, work(), guard=cast("Guard", guard), valid_until=first)
+        execution = executing(claim, work(), guard, first)
         threading.Thread(target=execution.renewed, args=(loop.time() + 60,)).start()
         # The work ends only after the first bound has passed, so an unmoved timer would have cancelled it.
         loop.call_at(first + 0.1, lapsed.set)
@@ -173,6 +193,57 @@ def test_a_renewal_from_the_heartbeats_thread_keeps_the_claim_until_its_work_end
 
     assert asyncio.run(scenario()) == "ended"
     assert len(guard.seconds) == 2
+
+
+def test_a_claim_whose_operation_is_overdue_is_listed_no_longer_while_the_others_are(
+    coordinator: FakeCoordinator, heartbeat: Heartbeat
+) -> None:
+    holders = [HolderDouble(claimed(coordinator).turn_id, 1) for _ in range(2)]
+    for holder in holders:
+        heartbeat.hold(holder)
+    wait_until(lambda: all(holder.valid_until for holder in holders), "both to be renewed")
+
+    holders[0].late = True
+    wait_until(lambda: holders[0].held not in coordinator.turns.beats[-1].claims, "a heartbeat without it")
+
+    assert coordinator.turns.beats[-1].claims == (holders[1].held,)
+
+
+def test_an_operation_beyond_its_bound_stops_the_work_and_says_which_it_was(coordinator: FakeCoordinator) -> None:
+    claim = claimed(coordinator)
+    deadlines = Deadlines(answer_seconds=0.01, pause_seconds=60, margin_seconds=0)
+    told: list[str] = []
+
+    async def work() -> str:
+        with deadlines.answer():
+            await asyncio.Event().wait()
+        raise AssertionError("never set")
+
+    async def scenario() -> str:
+        execution = executing(claim, work(), GuardDouble(), time.monotonic() + 60, deadlines, told.append)
+        await wait_until_async(lambda: asyncio.to_thread(execution.overdue), "the bound to pass")
+        assert await asyncio.to_thread(execution.overdue)
+        return await execution.ended()
+
+    assert asyncio.run(asyncio.wait_for(scenario(), 10)) == "overdue"
+    assert told == ["a model request"]
+
+
+def test_a_claim_that_lapsed_while_its_process_stood_still_is_not_called_overdue(coordinator: FakeCoordinator) -> None:
+    claim = claimed(coordinator)
+    deadlines = Deadlines(answer_seconds=60, pause_seconds=-1, margin_seconds=0)
+    assert deadlines.overdue() is not None
+
+    async def work() -> str:
+        await asyncio.Event().wait()
+        raise AssertionError("never set")
+
+    async def scenario() -> str:
+        execution = executing(claim, work(), GuardDouble(), time.monotonic() - 1, deadlines)
+        assert not execution.overdue()
+        return await execution.ended()
+
+    assert asyncio.run(asyncio.wait_for(scenario(), 10)) == "lapsed"
 
 
 def test_taking_the_last_free_slot_counts_as_a_saturation() -> None:
