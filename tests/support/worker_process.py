@@ -99,6 +99,8 @@ class Fleet:
             "WORKSPACE_ROOT": str(self.root),
             "SLOTS": "2",
             "DRAIN_SECONDS": "10",
+            # Tests watch commands from outside: by files beside the workspace, by their processes.
+            "SANDBOX": "off",
         }
         return {f"TEAM_{name}": value for name, value in (base | changes).items() if value}
 
