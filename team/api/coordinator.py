@@ -28,6 +28,7 @@ from team.dispatch.viewers import Viewers
 from team.log.database import Database
 from team.log.schema import migrate
 from team.model.errors import RequestInvalid, TeamError
+from team.service.housekeeping import Housekeeping
 from team.service.panel import PanelService
 from team.service.recovery import RecoveryService
 from team.service.sessions import SessionService
@@ -70,7 +71,7 @@ class Coordinator:
         self.viewers = Viewers(settings, self.panel)
         self.signals = EdgeSignals()
         self.subscriber = EdgeSubscriber(settings, self.recovery, self.signals)
-        self.loops = Loops(settings, self.outbox, self.turns, self.recovery, self.sessions)
+        self.loops = Loops(settings, self.outbox, self.turns, self.recovery, Housekeeping(self.store))
 
     def open(self) -> None:
         """Bring the schema up to date. Raises StoreUnavailable, ConfigurationInvalid."""

@@ -13,8 +13,8 @@ from config.settings import Settings
 from team.dispatch.outbox import Outbox
 from team.model.errors import StoreUnavailable
 from team.rules.queue import DEFAULT_QUEUE
+from team.service.housekeeping import Housekeeping
 from team.service.recovery import RecoveryService
-from team.service.sessions import SessionService
 from team.service.turns import TurnService
 
 _log = structlog.get_logger(__name__)
@@ -24,7 +24,6 @@ MISSED_EDGE_SECONDS = 2.0
 CREATION_SECONDS = 1.0
 FORGET_SECONDS = 300.0
 WORKSPACE_SECONDS = 5.0
-RECORD_AGE_SECONDS = 86_400.0
 DISPATCH_BATCH = 200
 
 
@@ -61,7 +60,7 @@ class Loops:
         outbox: Outbox,
         turns: TurnService,
         recovery: RecoveryService,
-        sessions: SessionService,
+        housekeeping: Housekeeping,
     ) -> None:
         self._outbox, self._recovery = outbox, recovery
         self._stopping = threading.Event()
@@ -71,7 +70,7 @@ class Loops:
             ("deadlines", DEADLINE_TICK_SECONDS, recovery.expire_waits),
             ("creations", CREATION_SECONDS, recovery.settle_creations),
             ("workspace", WORKSPACE_SECONDS, turns.hello),
-            ("housekeeping", FORGET_SECONDS, lambda: sessions.forget_old(RECORD_AGE_SECONDS)),
+            ("housekeeping", FORGET_SECONDS, housekeeping.tidy),
         ]
         if settings.sweep_seconds > 0:
             jobs += [
@@ -100,8 +99,15 @@ class Loops:
         if queued == 0 or self._outbox.queue_length(DEFAULT_QUEUE) > queued:
             return 0
         due = self._recovery.due_dispatches(DISPATCH_BATCH)
-        self._outbox.publish_turns(due)
-        return len(due)
+        sent = 0
+        try:
+            for turn in due:
+                self._outbox.publish_turns((turn,))
+                sent += 1
+        finally:
+            # What the broker did not take (it is full, or went away) was not sent: its back-off must not grow.
+            self._recovery.not_dispatched(due[sent:])
+        return sent
 
     def _run(self, name: str, period_seconds: float, job: Callable[[], object]) -> None:
         reported = False

@@ -219,6 +219,15 @@ def renew(connection: Connection, turn_id: str, epoch: int, worker: str, lease_u
     return changed.rowcount > 0
 
 
+def end_lease(connection: Connection, turn_id: str, epoch: int, worker: str, now: float) -> None:
+    """The lease of exactly this claim is over: its own worker has let go of it."""
+    connection.execute(
+        update(_run)
+        .where(_run.c.turn_id == turn_id, _run.c.epoch == epoch, _run.c.state == "running", _run.c.worker == worker)
+        .values(lease_until=now)
+    )
+
+
 def expired_runs(connection: Connection, now: float, limit: int) -> list[Run]:
     query = (
         select(_run)
@@ -249,6 +258,15 @@ def postpone_dispatch(connection: Connection, turn_ids: Sequence[str], next_at: 
             .where(_run.c.turn_id == turn_id, _run.c.state == "queued")
             .values(next_dispatch_at=at, dispatches=_run.c.dispatches + 1)
         )
+
+
+def return_dispatch(connection: Connection, turn_ids: Sequence[str], next_at: float) -> None:
+    """The last dispatch of these turns did not happen."""
+    connection.execute(
+        update(_run)
+        .where(_run.c.turn_id.in_(list(turn_ids)), _run.c.state == "queued", _run.c.dispatches > 0)
+        .values(next_dispatch_at=next_at, dispatches=_run.c.dispatches - 1)
+    )
 
 
 def count_queued(connection: Connection) -> int:

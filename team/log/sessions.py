@@ -260,8 +260,10 @@ def set_guard(
 
 def clear_guard(connection: Connection, turn_id: str, epoch: int) -> SessionId | None:
     """Lift the guard that this claim left; returns its Session when there was one."""
-    query = select(_session.c.id).where(_session.c.guard_turn == turn_id, _session.c.guard_epoch == epoch)
-    session_id = connection.execute(query).scalar_one_or_none()
-    if session_id is not None:
-        set_guard(connection, session_id, None, None, None)
-    return session_id
+    lifted = (
+        update(_session)
+        .where(_session.c.guard_turn == turn_id, _session.c.guard_epoch == epoch)
+        .values(guard_turn=None, guard_epoch=None, guard_until=None)
+        .returning(_session.c.id)
+    )
+    return connection.execute(lifted).scalar_one_or_none()

@@ -1,5 +1,7 @@
 """RecoveryService: what loops do on behalf of nobody. Each decision is taken anew under the locks it needs."""
 
+from collections.abc import Sequence
+
 from team.log import operations, runs, sessions, waits
 from team.log.events import naming, stream_events
 from team.log.transaction import Queued, Transaction
@@ -80,6 +82,17 @@ class RecoveryService:
             if not runs.due_runs(connection, self._store.database.now(connection), 1):
                 return []
         return self._store.writing(take)
+
+    def not_dispatched(self, turns: Sequence[Queued]) -> None:
+        """The broker did not take these: they are due again soon, as if they had not been put off."""
+        if not turns:
+            return
+        again = self._store.settings.dispatch_backoff_seconds
+
+        def put_back(tx: Transaction) -> None:
+            runs.return_dispatch(tx.connection, [turn.turn_id for turn in turns], tx.now + again)
+
+        self._store.writing(put_back)
 
     def count_queued(self) -> int:
         with self._store.reading() as connection:

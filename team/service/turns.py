@@ -275,7 +275,11 @@ class TurnService:
         return self._write(ref, request, "release", Acknowledged, release)
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResult:
-        """Renew exactly the listed claims and say which are over; lift the guards of those that have stopped."""
+        """Renew exactly the listed claims and say which are over.
+
+        Of those that have stopped nothing is left on their worker: their guards are lifted, and a lease that still
+        runs is over.
+        """
 
         def renew(tx: Transaction) -> HeartbeatResult:
             lease_until = tx.now + self._store.settings.lease_seconds
@@ -284,14 +288,22 @@ class TurnService:
             for held in sorted(request.claims, key=lambda claim: claim.turn_id):
                 alive = runs.renew(tx.connection, held.turn_id, held.epoch, request.worker, lease_until)
                 (renewed if alive else cancelled).append(held)
-            for held in request.stopped:
-                session_id = sessions.clear_guard(tx.connection, held.turn_id, held.epoch)
-                waiting_run = runs.session_run(tx.connection, session_id) if session_id else None
-                if waiting_run is not None and waiting_run.state == "queued":
-                    tx.effects.queued.append(queued_of(waiting_run))
             return HeartbeatResult(renewed=tuple(renewed), cancelled=tuple(cancelled))
 
+        # Each apart: a Session is locked before any run, and leases are renewed under the locks of their runs alone.
+        for held in request.stopped:
+            self._let_go(request.worker, held)
         return self._store.writing(renew)
+
+    def _let_go(self, worker: str, held: Held) -> None:
+        def let_go(tx: Transaction) -> None:
+            session_id = sessions.clear_guard(tx.connection, held.turn_id, held.epoch)
+            waiting_run = runs.session_run(tx.connection, session_id) if session_id else None
+            if waiting_run is not None and waiting_run.state == "queued":
+                tx.effects.queued.append(queued_of(waiting_run))
+            runs.end_lease(tx.connection, held.turn_id, held.epoch, worker, tx.now)
+
+        self._store.writing(let_go)
 
     def reap(self, limit: int = 50) -> int:
         """Take back claims whose lease ran out; returns how many. Each in a transaction of its own."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -89,7 +88,7 @@ def test_a_loop_that_stands_still_is_found_and_one_that_moves_is_not(loop: async
     try:
         # A loop that is busy again and again, but comes round, has not stalled.
         for _ in range(4):
-            loop.call_soon_threadsafe(time.sleep, 0.6)
+            loop.call_soon_threadsafe(release.wait, 0.6)
         asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(10)
         assert not told
         loop.call_soon_threadsafe(release.wait)
