@@ -1,13 +1,15 @@
 """A worker process of its own that edits files which others edit too.
 
 Usage: python -m tests.support.checkout_rival ROOT EDITS FILES. Each successful edit raises the number in a file by
-one. Prints as JSON how many edits succeeded per file and how often it was told FS_STALE_VERSION.
+one. Prints as JSON how many edits succeeded per file, how often it was told FS_STALE_VERSION, how long it took, and
+in which mount and network namespaces it ran.
 """
 
 import asyncio
 import json
 import random
 import sys
+import time
 from pathlib import Path
 
 from tests.support.checkout import Desk, error_of, file_desk
@@ -29,6 +31,7 @@ async def raise_number(desk: Desk, root: Path, name: str) -> int:
 async def main(root: Path, edits: int, files: int) -> None:
     counts = dict.fromkeys((f"f{number}" for number in range(files)), 0)
     stale = 0
+    began = time.monotonic()
 
     async def member() -> None:
         nonlocal stale
@@ -39,7 +42,9 @@ async def main(root: Path, edits: int, files: int) -> None:
             counts[name] += 1
 
     await asyncio.gather(*(member() for _ in range(4)))
-    print(json.dumps({"counts": counts, "stale": stale}))
+    namespaces = [str(Path(f"/proc/self/ns/{kind}").readlink()) for kind in ("mnt", "net")]
+    seconds = time.monotonic() - began
+    print(json.dumps({"counts": counts, "stale": stale, "seconds": seconds, "namespaces": namespaces}))
 
 
 if __name__ == "__main__":
