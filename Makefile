@@ -13,9 +13,12 @@ PROFILE ?= team
 PROMPT ?=
 MODEL ?=
 TESTS ?=
+MINUTES ?= 20
+SEED ?=
+DATABASE ?= both
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run install test lint format lock env clean
+.PHONY: help demo run install test soak lint format lock env clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' "$(ROOT)/Makefile" | expand -t 16
@@ -33,6 +36,10 @@ install: $(STAMP) ## Install the command `team` into .venv and say where it is
 
 test: $(STAMP) ## Run the tests: SQLite and PostgreSQL, real processes, no network
 	@cd "$(ROOT)" && "$(BIN)/python" -m pytest -m "not soak" -n 2 --dist loadfile $(TESTS)
+
+soak: $(STAMP) ## Work under a seeded schedule of faults: make soak [MINUTES=20] [SEED=…] [DATABASE=sqlite|postgres|both]
+	@cd "$(ROOT)" && "$(BIN)/python" -m tests.faults.soak --minutes "$(MINUTES)" $(if $(SEED),--seed "$(SEED)") \
+		--database "$(DATABASE)"
 
 lint: $(STAMP) ## Check style and types
 	@cd "$(ROOT)" && "$(BIN)/ruff" check . && "$(BIN)/ruff" format --check . && "$(BIN)/pyright"

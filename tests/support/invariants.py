@@ -27,10 +27,11 @@ from tests.support.core import Core
 
 def assert_sound(core: Core) -> None:
     """Assert the invariants of the log and its rows for every Session of the store."""
-    core.reading(_assert_sound)
+    core.reading(assert_sound_store)
 
 
-def _assert_sound(connection: Connection) -> None:
+def assert_sound_store(connection: Connection) -> None:
+    """The same for a store that is read without a core."""
     for session_id in sessions.session_ids(connection):
         found = sessions.find_session(connection, session_id)
         log = [(event.seq, event.decoded()) for event in stream_events(connection, session_id)]

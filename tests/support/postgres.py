@@ -3,10 +3,12 @@
 import importlib
 import secrets
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, LiteralString, cast
 from urllib.parse import urlsplit, urlunsplit
 
+import psutil
 import psycopg
 
 
@@ -40,6 +42,16 @@ class PostgresProcess:
         """Stop the server and start it on what it holds; whoever was connected has lost its connection."""
         self.stop()
         self._server = self._serve()
+
+    def kill(self) -> None:
+        """SIGKILL every process of the server, as a crash of its machine would end them."""
+        postmaster = psutil.Process(int(self._server.get_pid()))
+        family = [*postmaster.children(recursive=True), postmaster]
+        # The postmaster first: it would start again what it lost.
+        for process in reversed(family):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(family, timeout=10)
 
     def stop(self) -> None:
         """Stop the server and wait for its end."""

@@ -37,11 +37,15 @@ class ValkeyProcess:
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
+        self.launch()
+        wait_until(self.answers, f"the Valkey server on port {self.port}")
+
+    def launch(self) -> None:
+        """Start the server."""
         command = [str(get_binary_path()), "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""]
         command += ["--appendonly", "no", "--dir", str(self.directory), "--maxmemory-policy", "noeviction"]
         with (self.directory / "valkey.log").open("ab") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        wait_until(self.answers, f"the Valkey server on port {self.port}")
 
     def answers(self) -> bool:
         """Whether the server answers a PING now."""
