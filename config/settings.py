@@ -98,6 +98,18 @@ class Settings(BaseSettings):
 
     max_members: int = Field(default=8, ge=1)
     max_depth: int = Field(default=3, ge=1, description="Levels of children below a root; deeper ones are refused.")
+    max_workflow_agents: int = Field(
+        default=200, ge=1, le=1_000, description="Agents that one workflow may ask for, all its phases together."
+    )
+    max_workflow_width: int = Field(default=16, ge=1, le=256, description="Agents of one workflow that run at once.")
+    max_workflow_notes: int = Field(default=500, ge=1, le=10_000, description="Progress records of one workflow.")
+    max_workflow_script_bytes: int = Field(default=65_536, ge=1_024, le=262_144)
+    workflow_run_seconds: float = Field(
+        default=5.0, gt=0, le=60, description="Time a workflow's script may run between two waits."
+    )
+    workflow_memory_bytes: int = Field(
+        default=67_108_864, ge=8_388_608, description="Memory a workflow's script may use."
+    )
     max_tasks: int = Field(default=256, ge=1)
     max_message_bytes: int = Field(default=65_536, ge=256)
     max_inbox: int = Field(default=64, ge=1)

@@ -265,6 +265,32 @@ class DelegationRow(Row, table=True):
     ended_turn: str | None = None
 
 
+class WorkflowRow(Row, table=True):
+    """Runtime: the paused script of a workflow call. ``due`` says that the script has something to do.
+
+    ``snapshot`` belongs to the ``engine`` that wrote it and stands behind batch ``delivered``; ``pending`` maps its
+    calls to items. Whoever runs the script raises ``revision`` and is left alone until ``busy_until``; ``attempts``
+    counts runs without an outcome.
+    """
+
+    __tablename__ = "workflow"
+    __table_args__ = (Index("ix_workflow_due", "due", "busy_until"),)
+    turn_id: str = Field(primary_key=True)
+    step: int = Field(primary_key=True)
+    index: int = Field(primary_key=True)
+    session_id: str
+    team_id: str
+    call_id: str
+    due: bool = True
+    revision: int = 0
+    attempts: int = 0
+    busy_until: float | None = None
+    engine: str | None = None
+    snapshot: bytes | None = None
+    pending: str = "{}"
+    delivered: int = 0
+
+
 class OperationRow(Row, table=True):
     """Runtime: a provisioning between its two commits. ``lease_until`` keeps recovery away from a live creator."""
 

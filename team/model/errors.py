@@ -134,6 +134,15 @@ class SubagentFailed(TeamError, code="SUBAGENT_FAILED", status=409):
     """The result of a call whose child did not complete its work."""
 
 
+# Workflows (DESIGN section 7).
+class WorkflowFailed(TeamError, code="WORKFLOW_FAILED", status=409):
+    """The result of a workflow call whose script did not return."""
+
+
+class ResultInvalid(TeamError, code="RESULT_INVALID", status=422):
+    """A child reported a result that its schema refuses."""
+
+
 # Turns.
 class TurnFenced(TeamError, code="TURN_FENCED", status=409): ...
 

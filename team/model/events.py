@@ -68,6 +68,8 @@ class HistoricalMessageDelivered(EventData):
 
 
 class SubagentDescribed(EventData):
+    """What a child is. ``capture`` is the JSON schema of the result that it must report through a call."""
+
     event_type = "subagent/descriptor"
     version: Literal[1] = 1
     mode: Literal["one-shot", "continuable"]
@@ -75,6 +77,7 @@ class SubagentDescribed(EventData):
     label: str
     model: str | None = None
     tool_filter: tuple[str, ...] | None = None
+    capture: JsonObject | None = None
 
 
 class InboxInserted(EventData):
@@ -242,6 +245,67 @@ class FileIntended(EventData):
     after: str
 
 
+class WorkflowStarted(EventData):
+    """A workflow call has begun. ``args`` is JSON text."""
+
+    event_type = "tool-workflow/started"
+    version: Literal[1] = 1
+    call_id: str
+    name: str
+    description: str | None = None
+    script: str
+    args: str
+
+
+class WorkflowProgressed(EventData):
+    event_type = "tool-workflow/progress"
+    version: Literal[1] = 1
+    call_id: str
+    kind: Literal["phase", "log"]
+    text: str
+
+
+class WorkflowAsked(EventData):
+    """The script asks for an agent; ``item`` counts them from 0. The child begins now or when others have ended."""
+
+    event_type = "tool-workflow/agent"
+    version: Literal[1] = 1
+    call_id: str
+    item: int = Field(ge=0)
+    child_id: SessionId
+    label: str
+    prompt: str
+    output_schema: JsonObject | None = None
+    tools: tuple[str, ...] | None = None
+    phase: str | None = None
+
+
+class WorkflowAnswered(EventData):
+    """What the script gets for an agent: ``value`` as JSON text, null with an ``error``.
+
+    The script gets the answers of one ``batch`` at once, and the batches in order.
+    """
+
+    event_type = "tool-workflow/answered"
+    version: Literal[1] = 1
+    call_id: str
+    item: int = Field(ge=0)
+    batch: SequenceNumber
+    value: str
+    error: str | None = None
+
+
+class WorkflowEnded(EventData):
+    """The script has ended; the call's result follows. A workflow whose turn ends first has the result alone."""
+
+    event_type = "tool-workflow/ended"
+    version: Literal[1] = 1
+    call_id: str
+    outcome: Literal["ok", "error"]
+
+
+WorkflowEvent = WorkflowStarted | WorkflowProgressed | WorkflowAsked | WorkflowAnswered | WorkflowEnded
+
 _TYPES: dict[str, type[EventData]] = {
     cls.event_type: cls
     for cls in (
@@ -269,6 +333,11 @@ _TYPES: dict[str, type[EventData]] = {
         SessionCompacted,
         FileObserved,
         FileIntended,
+        WorkflowStarted,
+        WorkflowProgressed,
+        WorkflowAsked,
+        WorkflowAnswered,
+        WorkflowEnded,
     )
 }
 

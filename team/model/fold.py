@@ -38,10 +38,16 @@ from team.model.events import (
     TurnResumed,
     TurnStarted,
     UserMessage,
+    WorkflowAnswered,
+    WorkflowAsked,
+    WorkflowEnded,
+    WorkflowProgressed,
+    WorkflowStarted,
 )
 from team.model.ids import task_number
 from team.model.slices import HEAD, CallSlice, FileSlice, HeadSlice, InboxSlice, Key, Slice, TurnSlice
 from team.model.snapshots import WAKING, MemberSnapshot, SessionHeader, TaskSnapshot
+from team.model.workflow_state import advanced
 
 Lookup = Callable[[Key], Slice | None]
 Changes = dict[Key, Slice]
@@ -351,3 +357,17 @@ def _intended(data: FileIntended, reader: _Reader) -> Changes:
     turn = reader.open_turn(data.turn_id)
     reader.expect(turn.step == data.step and turn.open_calls > 0, "no open call intends it")
     return {}
+
+
+@_apply.register
+def _workflow(
+    data: WorkflowStarted | WorkflowProgressed | WorkflowAsked | WorkflowAnswered | WorkflowEnded, reader: _Reader
+) -> Changes:
+    key: Key = ("call", data.call_id)
+    call = reader.get(key, CallSlice)
+    reader.expect(call.result_seq is None, f"the call {data.call_id} has its result")
+    try:
+        state = advanced(call.workflow, data, reader.seq)
+    except ValueError as error:
+        raise reader.damage(str(error)) from error
+    return {key: call.model_copy(update={"workflow": state})}

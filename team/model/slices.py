@@ -6,6 +6,7 @@ from team.model.events import Delivery, EndReason, FinishReason, Outcome, Subage
 from team.model.ids import MessageId, SessionId, TurnId
 from team.model.snapshots import MemberSnapshot, TaskSnapshot
 from team.model.values import Value
+from team.model.workflow_state import WorkflowState
 
 Key = tuple[str, ...]
 """("head",) · ("member", name) · ("task", id) · ("inbox", message id) · ("turn", id) · ("call", id) · ("file", path)"""
@@ -74,7 +75,7 @@ class TurnSlice(Value):
 
 
 class CallSlice(Value):
-    """One tool call, paired with at most one result."""
+    """One tool call, paired with at most one result. ``workflow`` is the state of what a workflow call runs."""
 
     call_id: str
     turn_id: TurnId
@@ -84,6 +85,7 @@ class CallSlice(Value):
     seq: int
     outcome: Outcome | None = None
     result_seq: int | None = None
+    workflow: WorkflowState | None = None
 
 
 class FileSlice(Value):

@@ -1,6 +1,6 @@
 """Derived values: what tools, HTTP and the panel show. Every tool result is one of these, rendered compactly."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import RootModel
 
@@ -265,3 +265,32 @@ class TeamView(Value):
     closed: bool
     edge_counter: int
     failure: str | None = None
+
+
+class WorkflowFailureView(Value):
+    """One agent of a workflow that gave no answer."""
+
+    label: str
+    error: str
+
+
+class WorkflowView(Value):
+    """The result of a workflow call. Failures beyond the first few are only counted."""
+
+    result: Any
+    agents: int
+    failed: int
+    failures: tuple[WorkflowFailureView, ...] = ()
+
+
+class WorkflowStateView(Value):
+    """A workflow that an open call runs, for operators; ``waiting`` agents have not begun."""
+
+    call_id: str
+    name: str
+    phase: str | None = None
+    note: str | None = None
+    agents: int
+    running: int
+    waiting: int
+    failed: int

@@ -224,6 +224,25 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("name", name=op.f("pk_worker")),
     )
     op.create_table(
+        "workflow",
+        sa.Column("turn_id", sa.String(), nullable=False),
+        sa.Column("step", sa.Integer(), nullable=False),
+        sa.Column("index", sa.Integer(), nullable=False),
+        sa.Column("session_id", sa.String(), nullable=False),
+        sa.Column("team_id", sa.String(), nullable=False),
+        sa.Column("call_id", sa.String(), nullable=False),
+        sa.Column("due", sa.Boolean(), nullable=False),
+        sa.Column("revision", sa.Integer(), nullable=False),
+        sa.Column("attempts", sa.Integer(), nullable=False),
+        sa.Column("busy_until", sa.Float(), nullable=True),
+        sa.Column("engine", sa.String(), nullable=True),
+        sa.Column("snapshot", sa.LargeBinary(), nullable=True),
+        sa.Column("pending", sa.String(), nullable=False),
+        sa.Column("delivered", sa.Integer(), nullable=False),
+        sa.PrimaryKeyConstraint("turn_id", "step", "index", name=op.f("pk_workflow")),
+    )
+    op.create_index("ix_workflow_due", "workflow", ["due", "busy_until"], unique=False)
+    op.create_table(
         "write",
         sa.Column("turn_id", sa.String(), nullable=False),
         sa.Column("epoch", sa.Integer(), nullable=False),
