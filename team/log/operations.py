@@ -15,7 +15,7 @@ def open_operation(connection: Connection, team_id: str, name: str, call_key: st
 
 
 def operation_key(connection: Connection, team_id: str, name: str) -> str | None:
-    """The call that provisions this name right now."""
+    """The call that provisions this name, or that failed to."""
     query = select(_operation.c.call_key).where(_operation.c.team_id == team_id, _operation.c.name == name)
     return connection.execute(query).scalar_one_or_none()
 
@@ -25,6 +25,13 @@ def renew_operation(connection: Connection, team_id: str, name: str, lease_until
         update(_operation)
         .where(_operation.c.team_id == team_id, _operation.c.name == name)
         .values(lease_until=lease_until)
+    )
+
+
+def fail_operation(connection: Connection, team_id: str, name: str) -> None:
+    """The provisioning has failed: nothing is left to recover, and its call can still be told so."""
+    connection.execute(
+        update(_operation).where(_operation.c.team_id == team_id, _operation.c.name == name).values(lease_until=None)
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, Table, and_, delete, func, select, update
+from sqlalchemy import Connection, Table, and_, delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
@@ -150,14 +150,33 @@ def members(connection: Connection, session_id: SessionId) -> Sequence[MemberSna
     return [MemberSnapshot.model_validate_json(data) for data in connection.execute(query).scalars()]
 
 
-def tasks(connection: Connection, session_id: SessionId) -> Sequence[TaskSnapshot]:
-    """The board in order of creation, tombstones included."""
-    query = select(_task.c.data).where(_task.c.session_id == session_id).order_by(_task.c.number)
+def named_tasks(connection: Connection, session_id: SessionId, numbers: Sequence[int]) -> Sequence[TaskSnapshot]:
+    """The tasks of these numbers, tombstones too."""
+    found: list[TaskSnapshot] = []
+    for start in range(0, len(numbers), _CHUNK):
+        wanted = numbers[start : start + _CHUNK]
+        query = select(_task.c.data).where(_task.c.session_id == session_id, _task.c.number.in_(wanted))
+        found += [TaskSnapshot.model_validate_json(data) for data in connection.execute(query).scalars()]
+    return found
+
+
+def tombstones(
+    connection: Connection, session_id: SessionId, after: int, limit: int, owners: Sequence[str | None] | None
+) -> Sequence[TaskSnapshot]:
+    """Deleted tasks behind the number ``after`` in order of creation; only of these owners when they are given."""
+    query = (
+        select(_task.c.data)
+        .where(_task.c.session_id == session_id, _task.c.status == "deleted", _task.c.number > after)
+        .order_by(_task.c.number)
+        .limit(limit)
+    )
+    if owners is not None:
+        query = query.where(or_(*(_task.c.owner_id.is_not_distinct_from(owner) for owner in owners)))
     return [TaskSnapshot.model_validate_json(data) for data in connection.execute(query).scalars()]
 
 
 def live_tasks(connection: Connection, session_id: SessionId) -> Sequence[TaskSnapshot]:
-    """The board without tombstones."""
+    """The board without tombstones, in order of creation."""
     query = (
         select(_task.c.data)
         .where(_task.c.session_id == session_id, _task.c.status != "deleted")

@@ -292,13 +292,17 @@ class WorkflowRow(Row, table=True):
 
 
 class OperationRow(Row, table=True):
-    """Runtime: a provisioning between its two commits. ``lease_until`` keeps recovery away from a live creator."""
+    """Runtime: a provisioning between its two commits, or one that failed.
+
+    ``lease_until`` keeps recovery away from a live creator; without it the provisioning has failed, and the row tells
+    its own call from another one that wants the name.
+    """
 
     __tablename__ = "operation"
     team_id: str = Field(primary_key=True)
     name: str = Field(primary_key=True)
     call_key: str
-    lease_until: float
+    lease_until: float | None = None
 
 
 class IdempotencyRow(Row, table=True):

@@ -162,8 +162,9 @@ class Transaction:
         return self._current(SessionId(team_id), "member", projections.members, lambda m: ("member", m.name))
 
     def tasks(self, team_id: TeamId) -> list[TaskSnapshot]:
-        """The board in order of creation, tombstones included, with what this transaction appended."""
-        return self._current(SessionId(team_id), "task", projections.tasks, lambda t: ("task", t.id))
+        """The board without tombstones, in order of creation, with what this transaction appended."""
+        found = self._current(SessionId(team_id), "task", projections.live_tasks, lambda t: ("task", t.id))
+        return [task for task in found if task.status != "deleted"]
 
     def pending(self, session_id: SessionId) -> list[InboxSlice]:
         """The pending inbox in log order, with what this transaction appended."""

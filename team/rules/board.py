@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from team.log import projections
 from team.log.transaction import Transaction
 from team.model.errors import (
     InvalidArgument,
@@ -68,7 +69,7 @@ def create(
 
     Raises TaskLimit, TaskNotFound, TaskDeleted, InvalidArgument, InvalidWriteScope.
     """
-    board = board_of(tx, team_id)
+    board = board_of(tx, team_id, *blocked_by)
     if sum(task.status != "deleted" for task in board.values()) >= tx.settings.max_tasks:
         raise TaskLimit(f"The board holds {tx.settings.max_tasks} tasks, its limit. Delete tasks that nobody needs.")
     number = tx.head(SessionId(team_id)).last_task_number + 1
@@ -88,7 +89,7 @@ def create(
 
 def update(tx: Transaction, team_id: TeamId, caller: Member, request: Update, actor: str | None) -> TaskView:
     """Append the next snapshot of a task. An edge. Raises what ``decide`` raises."""
-    board = board_of(tx, team_id)
+    board = board_of(tx, team_id, request.task_id, *(request.blocked_by or ()))
     return _commit(tx, team_id, decide(board, caller, request, names(tx, team_id)), board, actor)
 
 
@@ -100,8 +101,15 @@ def _commit(
     return task_view(task, {**board, task.id: task}, names(tx, team_id))
 
 
-def board_of(tx: Transaction, team_id: TeamId) -> dict[TaskId, TaskSnapshot]:
-    return {task.id: task for task in tx.tasks(team_id)}
+def board_of(tx: Transaction, team_id: TeamId, *touched: str) -> dict[TaskId, TaskSnapshot]:
+    """The board as far as an operation needs it: all live tasks, and those of the touched ids that are tombstones.
+
+    What a Team has deleted does not make its operations dearer.
+    """
+    board = {task.id: task for task in tx.tasks(team_id)}
+    numbers = {number for wanted in touched if TaskId(wanted) not in board and (number := task_number(wanted))}
+    deleted = projections.named_tasks(tx.connection, SessionId(team_id), sorted(numbers))
+    return {**{task.id: task for task in deleted}, **board}
 
 
 def names(tx: Transaction, team_id: TeamId) -> dict[SessionId, str]:

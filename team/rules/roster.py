@@ -117,8 +117,8 @@ def reserve(
 ) -> MemberSnapshot:
     """Commit 1 of a creation: reserve the name for ever and the child's Session id.
 
-    Idempotent by ``call_key``: a retried call joins its own operation. Raises LeadRequired, InvalidMemberName,
-    MemberNameTaken, MemberLimit, InvalidArgument, Disposed.
+    Idempotent by ``call_key``: a retried call joins its own operation, or learns how it failed. Raises LeadRequired,
+    InvalidMemberName, MemberNameTaken, MemberLimit, InvalidArgument, Disposed, ProvisioningConflict.
     """
     require_lead(lead, "create teammates")
     require_open(tx, team_id)
@@ -134,6 +134,7 @@ def reserve(
     for snapshot in roster:
         if snapshot.name == name:
             if operations.operation_key(tx.connection, team_id, name) == call_key:
+                require_unsettled(tx, team_id, name)
                 operations.renew_operation(tx.connection, team_id, name, lease_until)
                 return snapshot
             raise MemberNameTaken(
@@ -166,13 +167,14 @@ def settle(
     """Append the terminal phase of a creation: ``active``, or ``failed`` with its reason."""
     after = snapshot.model_copy(update={"phase": "failed" if error else "active", "error": error})
     tx.append(SessionId(team_id), MemberChanged(team_id=team_id, member=after, actor=actor))
-    operations.close_operation(tx.connection, team_id, snapshot.name)
+    end_operation = operations.fail_operation if error else operations.close_operation
+    end_operation(tx.connection, team_id, snapshot.name)
     tx.raise_edge(team_id)
     return after
 
 
 def require_unsettled(tx: Transaction, team_id: TeamId, name: str) -> MemberSnapshot:
-    """Re-read the phase at commit 2. Raises ProvisioningConflict when recovery decided ``failed`` meanwhile."""
+    """Re-read the phase of an own creation. Raises ProvisioningConflict when it was settled as ``failed`` meanwhile."""
     snapshot = tx.find(SessionId(team_id), ("member", name), MemberSnapshot)
     assert snapshot is not None
     if snapshot.phase == "failed":

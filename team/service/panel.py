@@ -214,17 +214,18 @@ def failure_of(damage: str | None, last: TurnSlice | None) -> str | None:
 def roster_and_board(
     connection: Connection, lead: SessionHeader
 ) -> tuple[list[MemberSnapshot], list[TaskSnapshot], str | None]:
-    """Roster, board with tombstones, and why they are not the newest, when they cannot be read.
+    """Roster, board without tombstones, and why they are not the newest, when they cannot be read.
 
     Projections that cannot be read are replaced by the fold of the log, as far as that can be read.
     """
     try:
-        members, tasks = projections.members(connection, lead.id), projections.tasks(connection, lead.id)
+        members, tasks = projections.members(connection, lead.id), projections.live_tasks(connection, lead.id)
     except ValidationError as error:
         state, damage = projections.last_valid(connection, lead)
         fault = damage or f"Session {lead.id}: its stored view cannot be read ({error.error_count()} faults)."
         kept_members = [value for value in state.values() if isinstance(value, MemberSnapshot)]
-        kept_tasks = [value for value in state.values() if isinstance(value, TaskSnapshot)]
+        tasks = [value for value in state.values() if isinstance(value, TaskSnapshot)]
+        kept_tasks = [task for task in tasks if task.status != "deleted"]
         return kept_members, kept_tasks, fault
     return list(members), list(tasks), None
 
@@ -252,7 +253,7 @@ def _roster(
 def _tasks(team_id: TeamId, roster: Sequence[MemberSnapshot], board: Sequence[TaskSnapshot]) -> tuple[TaskView, ...]:
     tasks: dict[TaskId, TaskSnapshot] = {task.id: task for task in board}
     names = names_of(team_id, list(roster))
-    return tuple(task_view(task, tasks, names) for task in board if task.status != "deleted")
+    return tuple(task_view(task, tasks, names) for task in board)
 
 
 def _label(session: LockedSession) -> str:

@@ -9,9 +9,9 @@ from team.log.waits import Wait
 from team.model.errors import LogDamaged, SessionNotFound
 from team.model.events import InboxInserted, SubagentDescribed, UserMessage
 from team.model.ids import SessionId, TeamId
-from team.model.snapshots import MemberSnapshot
+from team.model.snapshots import MemberSnapshot, SessionHeader
 from team.model.views import WaitView
-from team.rules import roster, waiting
+from team.rules import roster, turns, waiting
 from team.rules.queue import begin, queued_of
 from team.service.isolation import each
 from team.service.store import Store
@@ -112,17 +112,21 @@ class RecoveryService:
         """Reconcile one provisioning record with the child's independently stored Session (spec: Provisioning).
 
         With ``expired_only`` a creator that renewed its lease meanwhile is left alone. A child that proves its
-        admission but has no turn for its accepted input gets one: no input sleeps.
+        admission but has no turn for its accepted input gets one: no input sleeps. The turn of a child that does not
+        prove it ends: nobody works outside the roster under a reserved id.
         """
 
         def settle(tx: Transaction) -> bool:
             tx.lock_team(team_id)
             reserved = [member.id for member in tx.members(team_id) if member.name == name]
-            existing = sessions.find_sessions(tx.connection, reserved)
-            tx.lock_sessions(SessionId(team_id), *(SessionId(child) for child in existing))
+            own = _children(tx, team_id, reserved)
+            written = [session_id for child in own for session_id in turns.sessions_of_end(tx, child)]
+            tx.lock_sessions(SessionId(team_id), *written)
             snapshot = tx.find(SessionId(team_id), ("member", name), MemberSnapshot)
             if snapshot is None or snapshot.phase != "provisioning":
-                operations.close_operation(tx.connection, team_id, name)
+                failed = snapshot is not None and snapshot.phase == "failed"
+                end_operation = operations.fail_operation if failed else operations.close_operation
+                end_operation(tx.connection, team_id, name)
                 return False
             if expired_only and not operations.is_expired(tx.connection, team_id, name, tx.now):
                 return False
@@ -132,9 +136,27 @@ class RecoveryService:
                 head = tx.head(snapshot.id)
                 if head.pending and head.open_turn is None and not head.held:
                     begin(tx, snapshot.id, "its creation was recovered")
+            elif own:
+                _drain(tx, snapshot.id, fault)
             return True
 
         return self._store.writing(settle)
+
+
+def _children(tx: Transaction, team_id: TeamId, reserved: list[SessionId]) -> list[SessionHeader]:
+    """Those of the reserved Sessions that exist, can be read and have the Lead for a parent."""
+    try:
+        found = sessions.find_sessions(tx.connection, reserved)
+    except LogDamaged:
+        return []  # ``admission_fault`` meets the same damage and makes it the reason
+    return [child.header for child in found.values() if child.header.parent_id == team_id]
+
+
+def _drain(tx: Transaction, child_id: SessionId, fault: str) -> None:
+    turn = tx.open_turn(child_id)
+    if turn is not None:
+        run = runs.lock_run(tx.connection, turn.turn_id)
+        turns.abort(tx, child_id, turn, run, f"its creation was settled as failed: {fault}", notify=False)
 
 
 def admission_fault(tx: Transaction, team_id: TeamId, snapshot: MemberSnapshot) -> str | None:
@@ -147,6 +169,8 @@ def admission_fault(tx: Transaction, team_id: TeamId, snapshot: MemberSnapshot) 
         child = sessions.find_session(tx.connection, snapshot.id)
     except SessionNotFound:
         return LOST_CREATOR
+    except LogDamaged as error:
+        return f"its log is damaged: {error.message}"
     if child.header.parent_id != team_id:
         return "its Session belongs to another parent"
     try:

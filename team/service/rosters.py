@@ -34,6 +34,7 @@ class MemberState:
     waits: tuple[Wait, ...]
     last_turn: TurnSlice | None
     open_tasks: tuple[str, ...]
+    fault: str | None
 
     @property
     def status(self) -> Availability:
@@ -46,6 +47,8 @@ class MemberState:
         snapshot, lines = self.member.snapshot, list[str]()
         if snapshot is not None and snapshot.error:
             lines.append(f"creation failed: {snapshot.error}")
+        if self.fault is not None:
+            lines.append("its Session cannot be read; `team doctor` tells an operator why")
         lines += session_diagnostics(self.session.head if self.session else None, self.run, self.last_turn)
         if self.open_tasks and self.status == "inactive":
             lines.append(f"inactive, but owns {', '.join(self.open_tasks)}")
@@ -72,7 +75,8 @@ def member_states(
 ) -> list[MemberState]:
     """The Lead first, then creation order. ``board`` spares reading it again."""
     members = [lead_of(team_id), *(Member(snapshot.name, snapshot.id, snapshot) for snapshot in roster)]
-    found = sessions.find_sessions(connection, [member.session_id for member in members])
+    readable, faults = sessions.readable_of(connection, [member.session_id for member in members])
+    found = {session.header.id: session for session in readable}
     open_runs = {run.session_id: run for run in runs.team_runs(connection, team_id)}
     open_waits = waits.team_waits(connection, team_id)
     owned: dict[SessionId, list[str]] = {}
@@ -87,6 +91,7 @@ def member_states(
             waits=tuple(wait for wait in open_waits if wait.session_id == member.session_id),
             last_turn=next(iter(projections.turns(connection, member.session_id)), None),
             open_tasks=tuple(owned.get(member.session_id, ())),
+            fault=faults.get(member.session_id),
         )
         for member in members
     ]

@@ -5,9 +5,23 @@ import uuid
 from pathlib import Path
 from typing import Final
 
-from team.model.errors import ConfigurationInvalid
+from team.model.errors import ConfigurationInvalid, OutsideWorkspace, RequestInvalid
 
 DATA_AREA: Final = ".team"
+
+
+def directory_within(workspace: Path, cwd: str) -> str:
+    """The absolute path of an existing directory of the workspace; a relative ``cwd`` starts at the workspace.
+
+    Raises OutsideWorkspace, RequestInvalid when there is no such directory.
+    """
+    root = workspace.resolve()
+    directory = Path(cwd).resolve() if Path(cwd).is_absolute() else (root / cwd).resolve()
+    if directory != root and root not in directory.parents:
+        raise OutsideWorkspace(f"{cwd} lies outside the workspace {root}; choose a directory inside it.")
+    if not directory.is_dir():
+        raise RequestInvalid(f"{cwd} is not a directory of the workspace {root}.")
+    return str(directory)
 
 
 def ensure_workspace(root: Path, identity: str | None = None) -> str:

@@ -255,7 +255,12 @@ def test_an_exported_team_is_imported_whole_elsewhere_and_once(
     coordinator.tool(team, "bob", "send_message", target="lead", message="hi")
     exported = coordinator.client.get(f"/v1/sessions/{team}/log")
     assert exported.headers["content-type"].startswith("application/x-ndjson")
-    other = CoordinatorProcess(tmp_path, "other", {"TEAM_BROKER_URL": valkey_server.url, "TEAM_KEY_PREFIX": "other:"})
+    variables = {
+        "TEAM_BROKER_URL": valkey_server.url,
+        "TEAM_KEY_PREFIX": "other:",
+        "TEAM_WORKSPACE_ROOT": str(coordinator.workspace),
+    }
+    other = CoordinatorProcess(tmp_path, "other", variables)
     other.ready()
     imported = other.client.post("/v1/import", content=exported.content)
     assert imported.status_code == 201, imported.text

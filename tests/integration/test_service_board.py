@@ -5,6 +5,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+from pydantic import ValidationError
+
 from team.model.events import TaskChanged
 from team.model.ids import MAX_SAFE_INTEGER, SessionId, TaskId
 from team.model.snapshots import TaskSnapshot
@@ -338,6 +341,47 @@ class TestPaging:
             "not ready": [1, 2, 3],
             "lead": [],
         }
+
+    def test_tombstones_are_listed_in_pages_of_their_own(self, core: Core) -> None:
+        lead = core.lead()
+        bob = core.idle(lead, "bob")
+        for number in range(1, 8):
+            create(core, lead)
+            if number % 2:
+                update(core, bob, f"task-{number}", 1, "claim")
+            update(core, lead, f"task-{number}", 1 + number % 2, "delete")
+        create(core, lead)
+        first = core.act(lead, "team_task_list", status="deleted", limit=4)
+        assert (self.ids(first), first["nextCursor"]) == ([1, 2, 3, 4], "task-4")
+        second = core.act(lead, "team_task_list", status="deleted", limit=4, cursor="task-4")
+        assert (self.ids(second), second.get("nextCursor")) == ([5, 6, 7], None)
+        assert self.ids(core.act(lead, "team_task_list", status="deleted", owner="bob")) == [1, 3, 5, 7]
+        assert self.ids(core.act(lead, "team_task_list", status="deleted", owner="unowned")) == [2, 4, 6]
+        assert self.ids(core.act(lead, "team_task_list", status="deleted", ready=True)) == []
+        assert self.ids(core.act(lead, "team_task_list")) == [8]
+
+    def test_m15_no_operation_reads_a_tombstone_that_it_does_not_name(self, core: Core) -> None:
+        lead = core.lead("go")
+        bob = core.idle(lead, "bob")
+        for _ in range(3):
+            create(core, lead)
+        update(core, lead, "task-1", 1, "delete")
+        core.sql("UPDATE task SET data = '{' WHERE number = 1")
+        create(core, lead, blocked_by=["task-2"])
+        update(core, bob, "task-2", 1, "claim")
+        update(core, bob, "task-2", 2, "complete")
+        update(core, lead, "task-4", 1, "reassign", owner="bob")
+        update(core, lead, "task-3", 1, "set_dependencies", blocked_by=["task-4"])
+        update(core, lead, "task-3", 2, "delete")
+        assert self.ids(core.act(lead, "team_task_list")) == [2, 4]
+        assert core.task(lead, "task-4")["ready"]
+        core.act(lead, "list_agents")
+        assert [task.id for task in core.sessions.team(lead).tasks] == ["task-2", "task-4"]
+        core.spawn(lead, "carol")
+        core.agent(core.sessions.member_session(lead, "carol")).finish()
+        with pytest.raises(ValidationError):
+            core.task(lead, "task-1")
+        core.may_be_damaged = True
 
     def test_t17_a_page_is_bounded_and_so_are_its_statements_whatever_lies_below(self, make_core: MakeCore) -> None:
         core = make_core(max_tasks=10_000)

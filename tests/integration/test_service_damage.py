@@ -112,6 +112,20 @@ class TestDamage:
         checks = {check.id: check.ok for check in damaged.sessions.doctor().sessions}
         assert checks == {one: True, broken: False, three: True}
 
+    def test_r08_a_member_that_cannot_be_read_hides_no_other(self, damaged: Core) -> None:
+        lead = damaged.lead("one")
+        bob, carol = damaged.spawn(lead, "bob"), damaged.spawn(lead, "carol")
+        damaged.sql("UPDATE session SET head = '{}' WHERE id = :s", s=bob)
+        listed = {member["target"]: member for member in damaged.act(lead, "list_agents")}
+        assert list(listed) == ["lead", "bob", "carol"]
+        assert "cannot be read" in listed["bob"]["diagnostics"][0]
+        assert listed["carol"]["diagnostics"] == []
+        assert [member.target for member in damaged.sessions.team(lead).members] == ["lead", "bob", "carol"]
+        assert damaged.refused(lead, "send_message", target="bob", message="m") == "LOG_DAMAGED"
+        assert damaged.act(carol, "send_message", target="lead", message="m")["status"] == "accepted"
+        assert damaged.refused(lead, "interrupt_agent", target="bob") == "LOG_DAMAGED"
+        assert damaged.act(lead, "interrupt_agent", target="carol") == {"previousStatus": "running"}
+
     def test_r08_a_session_that_ended_on_its_damage_says_so_in_its_row(self, damaged: Core) -> None:
         lead = damaged.lead("one")
         damaged.agent(lead).begin()

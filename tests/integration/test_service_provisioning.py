@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 from team.log import operations
 from team.log.transaction import Transaction
 from team.model.content import text_block
-from team.model.errors import StoreUnavailable
+from team.model.errors import InvalidTarget, LogDamaged, ProvisioningConflict, StoreUnavailable, TurnFenced
 from team.model.events import (
     EventData,
     InboxInserted,
@@ -18,6 +18,8 @@ from team.model.events import (
 )
 from team.model.ids import MessageId, SessionId
 from team.model.snapshots import DelegationSource, SessionHeader
+from team.rules.queue import begin
+from team.service.callers import Caller, CallRef, Once
 from team.service.teams import TeamService
 from tests.integration.conftest import MakeCore
 from tests.support.core import Agent, Core, Vanished, code_of, codes, decoded, together
@@ -211,7 +213,44 @@ class TestCrash:
         member = core.member(lead, "bob")
         assert member["status"] == "failed"
         assert "cut off" in member["diagnostics"][0]
-        assert code_of(decoded(agent.run_call())) == "TEAM_MEMBER_NAME_TAKEN"
+        retried = decoded(agent.run_call())
+        assert code_of(retried) == "TEAM_PROVISIONING_CONFLICT"
+        assert "cut off" in retried["error"]["message"]
+        assert code_of(agent.call("spawn_teammate", **SPAWN[1])) == "TEAM_MEMBER_NAME_TAKEN"
+
+    def test_r03_a_failure_and_what_its_call_is_told_are_one_commit(self, core: Core) -> None:
+        lead = core.lead("go")
+        core.agent(lead).finish()
+        core.sql("UPDATE event SET data = 'broken' WHERE session_id = :s AND type = 'assistant/message'", s=lead)
+        core.prompt(lead, "fork yourself")
+        core.sql("UPDATE event SET visible = :v WHERE session_id = :s AND data = 'broken'", v=False, s=lead)
+        agent = core.agent(lead)
+        agent.ask((SPAWN[0], {**SPAWN[1], "context": "fork"}))
+        caller = Caller(SessionId(lead), CallRef(agent.ref, agent.step, 0))
+        with pytest.raises(LogDamaged):
+            core.teams.spawn(caller, name="bob", description="d", prompt="p", context="fork")
+        assert core.types(lead, after=core.head(lead).seq - 2) == ["team/member", "tool/result"]
+        assert code_of(decoded(agent.run_call())) == "LOG_DAMAGED"
+        core.may_be_damaged = True
+
+    def test_r03_an_operators_retry_learns_how_its_own_creation_ended(self, core: Core) -> None:
+        lead = core.lead()
+        once = Once("tester", "k", "hash")
+        caller = Caller(SessionId(lead), actor="tester", once=once)
+
+        def vanish(*_: object) -> None:
+            raise Vanished(SessionId(lead))
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(TeamService, "_finish_spawn", vanish)
+            with pytest.raises(Vanished):
+                core.teams.spawn(caller, name="bob", description="d", prompt="p")
+        core.sql("UPDATE operation SET lease_until = 1")
+        assert core.recovery.settle_creations() == 1
+        with pytest.raises(ProvisioningConflict, match="cut off"):
+            core.teams.spawn(caller, name="bob", description="d", prompt="p")
+        assert core.refused(lead, "spawn_teammate", **SPAWN[1]) == "TEAM_MEMBER_NAME_TAKEN"
+        assert core.recovery.settle_creations() == 0
 
     def test_a_creator_that_came_back_is_not_settled_behind_its_back(self, core: Core) -> None:
         lead = core.lead("go")
@@ -350,6 +389,57 @@ class TestReconciliation:
         bob = core.reserve_only(lead, "bob")
         child(core, bob, lead, prompted(lead))
         assert self.settled(core, lead) == "failed"
+
+    @pytest.mark.parametrize("began", [False, True])
+    def test_the_turn_of_a_child_that_is_not_adopted_ends(self, core: Core, began: bool) -> None:
+        lead = core.lead()
+        bob = core.reserve_only(lead, "bob")
+        child(core, bob, lead, described("fork"), prompted(lead))
+
+        def open_turn(tx: Transaction) -> None:
+            tx.lock_team(core.head_team(lead))
+            tx.lock_sessions(SessionId(bob))
+            begin(tx, SessionId(bob), "it was imported")
+
+        core.store.writing(open_turn)
+        agent = core.agent(bob) if began else None
+        assert self.settled(core, lead) == "failed"
+        assert core.run(bob) is None
+        end = core.sessions.view(bob).last_end
+        assert end is not None
+        assert (end.reason, "settled as failed" in (end.message or "")) == ("aborted", True)
+        if agent is not None:
+            with pytest.raises(TurnFenced):
+                agent.begin()
+        assert core.notices(lead) == []
+        assert core.turns.claim(core.claim_request()) is None
+        with pytest.raises(InvalidTarget, match="bob is failed"):
+            core.prompt(bob, "go on")
+
+    def test_a_child_whose_state_cannot_be_read_is_a_failure(self, core: Core) -> None:
+        lead = core.lead()
+        bob = core.reserve_only(lead, "bob")
+        child(core, bob, lead, described(), prompted(lead))
+        core.sql("UPDATE session SET head = '{}' WHERE id = :s", s=bob)
+        core.may_be_damaged = True
+        assert self.settled(core, lead) == "failed"
+        created, unreadable = core.member(lead, "bob")["diagnostics"]
+        assert "its log is damaged" in created
+        assert "cannot be read" in unreadable
+
+    def test_the_turn_of_somebody_elses_child_goes_on(self, core: Core) -> None:
+        lead, stranger = core.lead(), core.lead()
+        bob = core.reserve_only(lead, "bob")
+        child(core, bob, stranger, described(), prompted(stranger))
+
+        def open_turn(tx: Transaction) -> None:
+            tx.lock_team(core.head_team(stranger))
+            tx.lock_sessions(SessionId(bob))
+            begin(tx, SessionId(bob), "it was imported")
+
+        core.store.writing(open_turn)
+        assert self.settled(core, lead) == "failed"
+        assert core.agent(bob).begin() == ["begin"]
 
     def test_another_parent_is_a_failure(self, core: Core) -> None:
         lead, stranger = core.lead(), core.lead()

@@ -48,7 +48,7 @@ def other(request: pytest.FixtureRequest, store_url: str, tmp_path: Path) -> Ite
     else:
         url = request.getfixturevalue("second_postgres_store")
         empty_tables(url)
-    core = Core(url, tmp_path / "elsewhere")
+    core = Core(url, tmp_path / "checkout")
     yield core
     try:
         assert_sound(core)
@@ -352,6 +352,38 @@ def test_a_file_is_read_before_the_store_is_locked(core: Core, other: Core) -> N
 
     TransferService(other.store).import_(slow_lines())
     assert other.sessions.doctor().ok
+
+
+@pytest.mark.parametrize("where", ["/elsewhere/repository", "/", "gone", "checkout/../..", "a\\b", "\u00e4" * 300])
+def test_a_session_whose_directory_is_none_of_this_workspace_goes_on_in_its_root(
+    core: Core, other: Core, where: str
+) -> None:
+    lead = core.lead("begin")
+    core.idle(lead, "bob")
+
+    def move(decoded: list[Line]) -> None:
+        for line in decoded:
+            if "session" in line:
+                line["session"]["cwd"] = where
+
+    import_(other, edited(export(core, lead), move))
+    for session_id in (lead, other.sessions.member_session(lead, "bob")):
+        assert other.head(session_id).cwd == str(other.workspace)
+        assert [event.data for event in other.log(session_id) if event.type == "session/cwd"] == [
+            {"cwd": str(other.workspace)}
+        ]
+    assert other.agent(lead).claim.cwd == str(other.workspace)
+    assert other.sessions.doctor().ok
+
+
+def test_a_session_in_a_directory_of_this_workspace_stays_there(core: Core, other: Core) -> None:
+    inside = core.workspace / "src"
+    inside.mkdir()
+    lead = core.sessions.create(cwd=str(inside), profile="team", model=None, prompt=None, actor="tester", once=None).id
+    lines = export(core, lead)
+    import_(other, lines)
+    assert export(other, lead) == lines
+    assert other.head(lead).cwd == str(inside)
 
 
 def test_a_damaged_file_imports_nothing(core: Core, other: Core) -> None:

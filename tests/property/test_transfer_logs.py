@@ -217,7 +217,7 @@ def trees(draw: st.DrawFn) -> tuple[str, list[str]]:
 
 
 def header_of(root_id: str, parent_id: str, place: int) -> SessionHeader:
-    header: Data = {"version": 1, "createdAt": TIME, "profile": "team", "cwd": "/work", "rootId": root_id}
+    header: Data = {"version": 1, "createdAt": TIME, "profile": "team", "cwd": "/", "rootId": root_id}
     if place:
         # Ids that sort against the order of creation.
         return SessionHeader.model_validate(
@@ -232,7 +232,8 @@ def stores(request: pytest.FixtureRequest, database_url: str, tmp_path: Path) ->
     other_url = f"sqlite:///{tmp_path / 'second.db'}"
     create_tables(database_url)
     create_tables(other_url)
-    cores = Core(database_url, tmp_path / "checkout"), Core(other_url, tmp_path / "checkout")
+    # The root directory holds whatever directory a generated log names.
+    cores = Core(database_url, Path("/")), Core(other_url, Path("/"))
     yield cores
     for core in cores:
         core.close()

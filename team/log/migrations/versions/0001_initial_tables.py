@@ -121,7 +121,7 @@ def upgrade() -> None:
         sa.Column("team_id", sa.String(), nullable=False),
         sa.Column("name", sa.String(), nullable=False),
         sa.Column("call_key", sa.String(), nullable=False),
-        sa.Column("lease_until", sa.Float(), nullable=False),
+        sa.Column("lease_until", sa.Float(), nullable=True),
         sa.PrimaryKeyConstraint("team_id", "name", name=op.f("pk_operation")),
     )
     op.create_table(
