@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from team.cli.client import Operator
 from team.cli.lines import progress_line, text_of
-from team.cli.views import is_open, is_settled
+from team.cli.views import is_open, is_settled, name_of
 from team.model.events import Event
-from team.model.ids import LEAD_NAME
-from team.model.views import EventFaultView, TeamMemberView, TeamView
+from team.model.ids import SessionId
+from team.model.views import EventFaultView, SubagentStateView, TeamMemberView, TeamView
 
 _PERIOD_SECONDS: Final = 0.3
 
@@ -64,11 +64,12 @@ class Follower:
 
     def skip_past(self) -> None:
         """Show only what happens from now on."""
-        for member in self._operator.team(self._team_id).members:
-            self._seen[member.session_id] = member.last_seq
+        view = self._operator.team(self._team_id)
+        for agent in (*view.members, *view.subagents):
+            self._seen[agent.session_id] = agent.last_seq
 
     def follow(self, limit_seconds: float | None) -> Outcome:
-        """Return when no member has an open turn or unheld input, or when the limit is reached."""
+        """Return when no member and no subagent has an open turn or unheld input, or when the limit is reached."""
         end = time.monotonic() + limit_seconds if limit_seconds is not None else None
         while True:
             self._check()
@@ -82,34 +83,35 @@ class Follower:
 
     def _show_news(self, view: TeamView) -> None:
         names = {str(member.session_id): member.target for member in view.members}
-        news: list[tuple[str, Event]] = []
-        for member in view.members:
-            self._note_worker(member)
-            session_id = member.session_id
-            if member.last_seq <= self._seen.get(session_id, 0):
+        news: list[tuple[SessionId, str, Event]] = []
+        for agent in (*view.members, *view.subagents):
+            self._note_worker(agent)
+            session_id = agent.session_id
+            if agent.last_seq <= self._seen.get(session_id, 0):
                 continue
             for event in self._operator.records(session_id, self._seen.get(session_id, 0)):
                 self._seen[session_id] = event.seq
                 if isinstance(event, EventFaultView):
-                    self._show(member.target, f"a record cannot be read: {event.fault}")
+                    self._show(name_of(agent), f"a record cannot be read: {event.fault}")
                 else:
-                    news.append((member.target, event))
+                    news.append((session_id, name_of(agent), event))
         # Within one log the order is seq; between logs there is none, so the clock may arrange them for the eye.
-        for target, event in sorted(news, key=lambda item: item[1].time):
-            if target == LEAD_NAME and event.type == "assistant/message":
+        lead = view.members[0].session_id
+        for session_id, name, event in sorted(news, key=lambda item: item[2].time):
+            if session_id == lead and event.type == "assistant/message":
                 self._answer = text_of(event.data.get("content")) or self._answer
             line = progress_line(event, names)
             if line is not None:
-                self._show(target, line)
+                self._show(name, line)
 
-    def _note_worker(self, member: TeamMemberView) -> None:
-        turn = member.turn
+    def _note_worker(self, agent: TeamMemberView | SubagentStateView) -> None:
+        turn = agent.turn
         if turn is None or turn.worker is None or turn.state != "running":
             return
         place = (turn.id, turn.worker)
-        if self._placed.get(member.target) != place:
-            self._placed[member.target] = place
-            self._show(member.target, f"runs on {turn.worker}")
+        if self._placed.get(agent.session_id) != place:
+            self._placed[agent.session_id] = place
+            self._show(name_of(agent), f"runs on {turn.worker}")
 
     def _outcome(self, view: TeamView, *, reached_limit: bool) -> Outcome:
         if not self._answer:
@@ -152,6 +154,11 @@ def unfinished_work(view: TeamView, *, reached_limit: bool = False) -> tuple[str
         if member.pending:
             kind = "held" if member.held else "waiting"
             found.append(f"{member.target} has {member.pending} message{'s' * (member.pending > 1)} {kind}")
+    found.extend(
+        f"the subagent {name_of(agent)} has a turn that is {agent.turn.state}"
+        for agent in view.subagents
+        if agent.turn is not None
+    )
     found.extend(
         f"{task.id} is {task.status.replace('_', ' ')}"
         + (f" (owner {task.owner_name})" if task.owner_name else "")

@@ -1,7 +1,7 @@
 """Tables and lines for people."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -9,8 +9,8 @@ from rich.text import Text
 
 from team.cli.follow import Outcome
 from team.cli.lines import harmless, plain
-from team.cli.views import DoctorView, is_open
-from team.model.views import SessionView, TeamMemberView, TeamView, TurnStateView
+from team.cli.views import DoctorView, is_open, name_of
+from team.model.views import SessionView, SubagentStateView, TeamMemberView, TeamView, TurnStateView
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
@@ -52,7 +52,7 @@ def turn_state(turn: TurnStateView | None) -> str:
     return f"{turn.state}{where} ({turn.reason})" if turn.reason else f"{turn.state}{where}"
 
 
-def last_end(session: SessionView | TeamMemberView) -> str:
+def last_end(session: SessionView | TeamMemberView | SubagentStateView) -> str:
     """How the newest ended turn ended."""
     end = session.last_end
     if end is None:
@@ -63,10 +63,11 @@ def last_end(session: SessionView | TeamMemberView) -> str:
 def sessions_table(sessions: Iterable[SessionView]) -> Table:
     return table(
         None,
-        ("SESSION", "CREATED", "PROFILE", "STATUS", "TURN", "LAST TURN", "DIRECTORY"),
+        ("SESSION", "LABEL", "CREATED", "PROFILE", "STATUS", "TURN", "LAST TURN", "DIRECTORY"),
         (
             (
                 f"{'  ' if session.parent_id else ''}{session.id}",
+                session.label or "-",
                 session.created_at[:19],
                 session.profile,
                 session.fault or session.status,
@@ -101,6 +102,25 @@ def print_team(console: Console, team: TeamView) -> None:
             ),
         )
     )
+    if team.subagents:
+        console.print(
+            table(
+                "subagents",
+                ("LABEL", "MODE", "STATUS", "TURN", "LAST TURN", "WORKERS", "SESSION"),
+                (
+                    (
+                        f"{'  ' * depth}{name_of(agent)}",
+                        agent.mode or "-",
+                        agent.error or agent.status or "-",
+                        turn_state(agent.turn),
+                        last_end(agent),
+                        ", ".join(agent.workers) or "-",
+                        str(agent.session_id),
+                    )
+                    for depth, agent in as_tree(team.subagents)
+                ),
+            )
+        )
     if team.tasks:
         console.print(
             table(
@@ -121,10 +141,23 @@ def print_team(console: Console, team: TeamView) -> None:
         )
 
 
+def as_tree(subagents: Sequence[SubagentStateView]) -> Iterator[tuple[int, SubagentStateView]]:
+    """Subagents with their depth below the first one of their line, each behind its parent, else in their order."""
+    known = {agent.session_id for agent in subagents}
+    pending = [(0, agent) for agent in reversed(subagents) if agent.parent_id not in known]
+    while pending:
+        depth, agent = pending.pop()
+        yield depth, agent
+        below = [child for child in subagents if child.parent_id == agent.session_id]
+        pending += [(depth + 1, child) for child in reversed(below)]
+
+
 def print_session(console: Console, session: SessionView) -> None:
     """One Session outside any roster."""
     rows = [
         ("session", session.id),
+        *((("label", session.label),) if session.label else ()),
+        *((("parent", session.parent_id),) if session.parent_id else ()),
         ("profile", session.profile),
         ("directory", session.cwd),
         ("model", session.model or "-"),

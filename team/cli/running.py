@@ -259,9 +259,9 @@ def _conclude(link: Link, outcome: Outcome) -> TeamError | None:
         if not outcome.reached_limit:
             link.operator.close_team(outcome.team.team_id)
         elif not link.is_own:
-            for member in outcome.team.members:
-                if is_busy(member):
-                    link.operator.interrupt(member.session_id)
+            for agent in (*outcome.team.members, *outcome.team.subagents):
+                if is_busy(agent):
+                    link.operator.interrupt(agent.session_id)
     except TeamError as error:
         return error
     return None

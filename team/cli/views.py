@@ -2,7 +2,7 @@
 
 from team.model.events import Event
 from team.model.values import Value
-from team.model.views import EventFaultView, TaskView, TeamMemberView, TeamView
+from team.model.views import EventFaultView, SubagentStateView, TaskView, TeamMemberView, TeamView
 
 
 class EventPage(Value):
@@ -42,14 +42,20 @@ class DoctorView(Value):
     sessions: tuple[DoctorSession, ...] = ()
 
 
-def is_busy(member: TeamMemberView) -> bool:
+def is_busy(agent: TeamMemberView | SubagentStateView) -> bool:
     """Has an open turn, input that will open one, or is being created."""
-    return member.turn is not None or (member.pending > 0 and not member.held) or member.phase == "provisioning"
+    creating = isinstance(agent, TeamMemberView) and agent.phase == "provisioning"
+    return agent.turn is not None or (agent.pending > 0 and not agent.held) or creating
 
 
 def is_settled(team: TeamView) -> bool:
-    """No member has an open turn or input that would open one: the work is over."""
-    return not any(is_busy(member) for member in team.members)
+    """No member and no subagent has an open turn or input that would open one: the work is over."""
+    return not any(is_busy(agent) for agent in (*team.members, *team.subagents))
+
+
+def name_of(agent: TeamMemberView | SubagentStateView) -> str:
+    """How an agent is called in lines for people."""
+    return agent.target if isinstance(agent, TeamMemberView) else agent.label or "subagent"
 
 
 def is_open(task: TaskView) -> bool:

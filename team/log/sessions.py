@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import Connection, Row, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Row, ScalarSelect, func, insert, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 
-from team.log.tables import SessionRow, TeamRow, table
+from team.log.tables import MemberRow, SessionRow, TeamRow, table
 from team.model.errors import LogDamaged, SessionExists, SessionNotFound
 from team.model.events import first_fault
 from team.model.ids import SessionId, TeamId
@@ -17,6 +17,7 @@ from team.model.snapshots import SessionHeader
 
 _session = table(SessionRow)
 _team = table(TeamRow)
+_member = table(MemberRow)
 _columns = (
     _session.c.header,
     _session.c.head,
@@ -77,6 +78,7 @@ class UnreadableSession:
     fault: str
 
 
+_row_facts = (_session.c.id, _session.c.root_id, _session.c.parent_id, _session.c.created_order, _session.c.seq)
 _in_order = (_session.c.created_order, _session.c.depth, _session.c.id)
 
 
@@ -87,8 +89,7 @@ def session_ids(connection: Connection) -> list[SessionId]:
 
 def session_page(connection: Connection, after: str | None, limit: int) -> list[LockedSession | UnreadableSession]:
     """Sessions in order of creation behind the one named ``after``. Raises SessionNotFound when there is none such."""
-    own = (_session.c.id, _session.c.root_id, _session.c.parent_id, _session.c.created_order, _session.c.seq)
-    query = select(*own, *_columns).order_by(*_in_order).limit(limit)
+    query = select(*_row_facts, *_columns).order_by(*_in_order).limit(limit)
     if after is not None:
         place = connection.execute(select(*_in_order).where(_session.c.id == after)).one_or_none()
         if place is None:
@@ -96,13 +97,36 @@ def session_page(connection: Connection, after: str | None, limit: int) -> list[
                 f"There is no Session {after!r} to go on behind; pass the nextCursor of the page before."
             )
         query = query.where(tuple_(*_in_order) > tuple_(*place))
-    page: list[LockedSession | UnreadableSession] = []
-    for session_id, root_id, parent_id, created, seq, *row in connection.execute(query):
+    return _each(connection.execute(query))
+
+
+def children(
+    connection: Connection, parent_id: str, only: str | None = None
+) -> list[LockedSession | UnreadableSession]:
+    """The direct children of a Session, or the one of this id, in order of creation."""
+    query = select(*_row_facts, *_columns).where(_session.c.parent_id == parent_id).order_by(*_in_order)
+    return _each(connection.execute(query if only is None else query.where(_session.c.id == only)))
+
+
+def outside_roster(connection: Connection, root_id: str) -> list[LockedSession | UnreadableSession]:
+    """The descendants of a root that are no members of its Team, in order of creation."""
+    roster = select(_member.c.member_id).where(_member.c.session_id == root_id)
+    query = (
+        select(*_row_facts, *_columns)
+        .where(_session.c.root_id == root_id, _session.c.depth > 0, _session.c.id.not_in(roster))
+        .order_by(*_in_order)
+    )
+    return _each(connection.execute(query))
+
+
+def _each(rows: "Iterable[Row[*tuple[Any, ...]]]") -> list[LockedSession | UnreadableSession]:
+    found: list[LockedSession | UnreadableSession] = []
+    for session_id, root_id, parent_id, created, seq, *row in rows:
         try:
-            page.append(_decode(tuple(row)))
+            found.append(_decode(tuple(row)))
         except LogDamaged as error:
-            page.append(UnreadableSession(session_id, root_id, parent_id, created, seq, error.message))
-    return page
+            found.append(UnreadableSession(session_id, root_id, parent_id, created, seq, error.message))
+    return found
 
 
 def last_seq(connection: Connection, session_id: str) -> int:
@@ -139,33 +163,15 @@ def readable_tree(connection: Connection, root_id: str) -> tuple[list[tuple[Lock
     return found, faults
 
 
-def readable_children(
-    connection: Connection, parent_id: str, only: str | None = None
-) -> tuple[list[LockedSession], dict[str, str]]:
-    """The direct children of a Session, or the one of this id, in order of creation; and by id what cannot be read."""
-    query = (
-        select(_session.c.id, *_columns)
-        .where(_session.c.parent_id == parent_id)
-        .order_by(_session.c.created_order, _session.c.id)
-    )
-    if only is not None:
-        query = query.where(_session.c.id == only)
-    return _readable(connection.execute(query))
-
-
 def readable_of(connection: Connection, session_ids: Sequence[str]) -> tuple[list[LockedSession], dict[str, str]]:
     """Those of the named Sessions that can be read; and by id what cannot."""
-    query = select(_session.c.id, *_columns).where(_session.c.id.in_(list(session_ids)))
-    return _readable(connection.execute(query))
-
-
-def _readable(rows: "Iterable[Row[*tuple[Any, ...]]]") -> tuple[list[LockedSession], dict[str, str]]:
+    query = select(*_row_facts, *_columns).where(_session.c.id.in_(list(session_ids)))
     found, faults = list[LockedSession](), dict[str, str]()
-    for session_id, *row in rows:
-        try:
-            found.append(_decode(tuple(row)))
-        except LogDamaged as error:
-            faults[session_id] = error.message
+    for session in _each(connection.execute(query)):
+        if isinstance(session, UnreadableSession):
+            faults[session.id] = session.fault
+        else:
+            found.append(session)
     return found, faults
 
 
@@ -212,10 +218,16 @@ def insert_session(connection: Connection, header: SessionHeader, now: float) ->
                     header=header.to_json(),
                     head=HeadSlice(cwd=header.cwd).to_json(),
                     seq=0,
+                    tokens=0,
+                    turns=0,
                 )
             )
             if header.depth == 0:
-                connection.execute(insert(_team).values(team_id=header.id, edge_counter=0, closed=False))
+                connection.execute(
+                    insert(_team).values(
+                        team_id=header.id, edge_counter=0, closed=False, run_since=now, run_tokens=0, run_turns=0
+                    )
+                )
     except IntegrityError as error:
         raise SessionExists(f"A Session {header.id!r} exists already.") from error
 
@@ -241,6 +253,43 @@ def is_closed(connection: Connection, team_id: str) -> bool:
 
 def set_closed(connection: Connection, team_id: str, closed: bool) -> None:
     connection.execute(update(_team).where(_team.c.team_id == team_id).values(closed=closed))
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What the Sessions of a Team's tree used since its newest human prompt, and for how long."""
+
+    tokens: int
+    turns: int
+    seconds: float
+
+
+def spent(connection: Connection, root_id: str, now: float) -> Spent:
+    """What a Team has used since its newest human prompt; costs a look at each of its Sessions' rows, at no log."""
+    query = select(*_used(root_id), _team.c.run_tokens, _team.c.run_turns, _team.c.run_since).where(
+        _team.c.team_id == root_id
+    )
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        raise SessionNotFound(f"There is no Team {root_id!r}; `team sessions` lists them.")
+    return Spent(int(row[0]) - int(row[2]), int(row[1]) - int(row[3]), max(0.0, now - float(row[4])))
+
+
+def begin_run(connection: Connection, root_id: str, now: float) -> None:
+    """Let budgets count from now: a person has prompted the Team. Its row is locked."""
+    tokens, turns = _used(root_id)
+    connection.execute(
+        update(_team).where(_team.c.team_id == root_id).values(run_since=now, run_tokens=tokens, run_turns=turns)
+    )
+
+
+def _used(root_id: str) -> tuple[ScalarSelect[Any], ScalarSelect[Any]]:
+    """Tokens and turns of all Sessions of a tree."""
+
+    def total(column: ColumnElement[Any]) -> ScalarSelect[Any]:
+        return select(func.coalesce(func.sum(column), 0)).where(_session.c.root_id == root_id).scalar_subquery()
+
+    return total(_session.c.tokens), total(_session.c.turns)
 
 
 def raise_counter(connection: Connection, team_id: str) -> None:

@@ -220,6 +220,7 @@ class SessionView(Value):
     id: SessionId
     root_id: SessionId
     parent_id: SessionId | None = None
+    label: str | None = None
     profile: str
     cwd: str
     model: str | None = None
@@ -256,11 +257,33 @@ class TeamMemberView(Value):
     diagnostics: tuple[str, ...] = ()
 
 
+class SubagentStateView(Value):
+    """A subagent at any depth below a root, for operators; one that cannot be read has ``error``, and little else."""
+
+    session_id: SessionId
+    parent_id: SessionId | None = None
+    label: str | None = None
+    mode: Literal["one-shot", "continuable"] | None = None
+    status: Availability | None = None
+    model: str | None = None
+    last_seq: int = 0
+    pending: int = 0
+    held: bool = False
+    turn: TurnStateView | None = None
+    last_end: TurnEndView | None = None
+    workers: tuple[str, ...] = ()
+    error: str | None = None
+
+
 class TeamView(Value):
-    """The wire view of a Team: roster with phases and live status, non-deleted tasks, the failure beside them."""
+    """The wire view of a Team: roster with phases and live status, non-deleted tasks, the failure beside them.
+
+    ``subagents`` are in no roster: children of members, and theirs.
+    """
 
     team_id: TeamId
     members: tuple[TeamMemberView, ...]
+    subagents: tuple[SubagentStateView, ...] = ()
     tasks: tuple[TaskView, ...]
     closed: bool
     edge_counter: int
@@ -275,9 +298,13 @@ class WorkflowFailureView(Value):
 
 
 class WorkflowView(Value):
-    """The result of a workflow call. Failures beyond the first few are only counted."""
+    """The result of a workflow call. Failures beyond the first few are only counted.
+
+    ``cut``: the value was too long, and ``result`` is the beginning of its JSON text.
+    """
 
     result: Any
+    cut: bool | None = None
     agents: int
     failed: int
     failures: tuple[WorkflowFailureView, ...] = ()

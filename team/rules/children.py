@@ -40,6 +40,7 @@ from team.model.events import EndReason, Outcome, SubagentDescribed, WaitKind
 from team.model.ids import MessageId, SessionId, TurnId, new_message_id
 from team.model.slices import CallSlice, TurnSlice
 from team.model.snapshots import Context, DelegationSource, SessionHeader
+from team.model.values import JsonObject
 from team.model.views import SubagentResultView
 from team.rules import forks
 from team.rules.inbox import accept, require_size
@@ -58,7 +59,10 @@ Mode = Literal["one-shot", "continuable"]
 
 @dataclass(frozen=True)
 class Order:
-    """What a child is asked to do. ``tools`` leaves it only these of its profile's."""
+    """What a child is asked to do. ``tools`` leaves it only these of its profile's.
+
+    ``capture`` is the schema of the result that it must report (``capture``).
+    """
 
     label: str
     prompt: str
@@ -66,6 +70,7 @@ class Order:
     context: Context = "fresh"
     model: str | None = None
     tools: tuple[str, ...] | None = None
+    capture: JsonObject | None = None
 
 
 @dataclass(frozen=True)
@@ -114,6 +119,7 @@ def create(tx: Transaction, parent_id: SessionId, child_id: SessionId, order: Or
         label=order.label,
         model=order.model,
         tool_filter=narrowed(order.tools, above.tool_filter if above else None),
+        capture=order.capture,
     )
     forks.create_session(
         tx,
@@ -178,17 +184,12 @@ def awaited(connection: Connection, session_id: SessionId) -> list[SessionId]:
         below = delegations.open_children(connection, level)
         found += [child_id for child_id, _turn in below]
         level = [turn_id for _child, turn_id in below]
-    return _readable(connection, found)
+    return [session.header.id for session in sessions.readable_of(connection, found)[0]] if found else []
 
 
 def is_running(connection: Connection, child_id: SessionId) -> bool:
     """Whether a child has an open turn and can be read."""
-    return runs.session_run(connection, child_id) is not None and bool(_readable(connection, [child_id]))
-
-
-def _readable(connection: Connection, session_ids: list[SessionId]) -> list[SessionId]:
-    found = sessions.readable_of(connection, session_ids)[0] if session_ids else []
-    return [session.header.id for session in found]
+    return runs.session_run(connection, child_id) is not None and bool(sessions.readable_of(connection, [child_id])[0])
 
 
 def tell_waiting_call(tx: Transaction, header: SessionHeader, turn: TurnSlice) -> bool:
@@ -247,8 +248,13 @@ def ending(tx: Transaction, child_id: SessionId, turn: TurnSlice) -> Ending:
 
 def last_ending(tx: Transaction, child_id: SessionId) -> Ending | None:
     """How the newest turn of a child ended; None while it is open."""
-    turn = next(iter(projections.turns(tx.connection, child_id)), None)
+    turn = last_turn(tx, child_id)
     return None if turn is None or turn.phase != "ended" else ending(tx, child_id, turn)
+
+
+def last_turn(tx: Transaction, child_id: SessionId) -> TurnSlice | None:
+    """The newest turn of a child."""
+    return next(iter(projections.turns(tx.connection, child_id)), None)
 
 
 def take_ending(tx: Transaction, delegation: Delegation) -> Ending:

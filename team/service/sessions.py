@@ -29,6 +29,7 @@ from team.service.callers import Once, Recorded
 from team.service.panel import DAMAGED, failure_of, roster_and_board
 from team.service.rosters import member_states, team_member_view, turn_end, turn_state
 from team.service.store import Store
+from team.service.subagents import subagent_states
 from team.service.workspace import directory_within
 
 POLL_SECONDS = 0.05
@@ -126,6 +127,7 @@ class SessionService:
             if member is not None:
                 roster.require_reachable(roster.Member(member.name, member.id, member))
             sessions.set_closed(tx.connection, header.team_id, closed=False)
+            sessions.begin_run(tx.connection, header.team_id, tx.now)
             return SendView(message_id=inbox.prompt(tx, header.id, text, delivery, actor))
 
         result = self._store.writing_once(once, SendView, accept)
@@ -277,6 +279,7 @@ class SessionService:
             id=header.id,
             root_id=header.root_id,
             parent_id=header.parent_id,
+            label=head.descriptor.label if head.descriptor else None,
             profile=header.profile,
             cwd=head.cwd,
             model=head.model,
@@ -312,6 +315,7 @@ class SessionService:
                 members=tuple(
                     team_member_view(connection, state) for state in member_states(connection, team, snapshots, stored)
                 ),
+                subagents=tuple(subagent_states(connection, found.header.id)),
                 tasks=tuple(task_view(task, board, names) for task in stored),
                 closed=sessions.is_closed(connection, team),
                 edge_counter=sessions.edge_counter(connection, team),

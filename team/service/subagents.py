@@ -11,8 +11,8 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 from sqlalchemy import Connection
 
-from team.log import projections, runs, sessions
-from team.log.sessions import LockedSession
+from team.log import projections, runs, sessions, waits
+from team.log.sessions import LockedSession, UnreadableSession
 from team.log.transaction import Transaction
 from team.model.errors import (
     InvalidArgument,
@@ -20,6 +20,7 @@ from team.model.errors import (
     LogDamaged,
     SubagentNotFound,
 )
+from team.model.events import first_fault
 from team.model.ids import SessionId, child_session_id
 from team.model.slices import CallSlice
 from team.model.snapshots import SessionHeader
@@ -28,13 +29,14 @@ from team.model.views import (
     SendView,
     SubagentListView,
     SubagentRowView,
+    SubagentStateView,
     SubagentView,
     availability,
 )
 from team.rules import children, inbox, roster, turns, waiting
 from team.rules.children import Order
 from team.service.callers import Caller, Recorded, open_call, record_result
-from team.service.rosters import session_diagnostics
+from team.service.rosters import session_diagnostics, turn_end, turn_state
 from team.service.store import Store
 from team.service.teams import compact
 
@@ -126,7 +128,7 @@ class SubagentService:
     def list_children(self, caller: Caller) -> SubagentListView | Recorded:
         """The direct children in order of creation: continuable ones, one-shot ones while their turn is open.
 
-        A child that cannot be read has a row with the reason behind them, and hides no other.
+        A child that cannot be read has a row with the reason, and hides no other.
         """
 
         def read(tx: Transaction, parent: SessionHeader, _call: CallSlice | None) -> SubagentListView:
@@ -213,32 +215,35 @@ class SubagentService:
 
 def subagent_of(connection: Connection, parent: SessionHeader, agent_id: str) -> LockedSession:
     """The subagent of this id. Raises SubagentNotFound when the Session has none, LogDamaged when it cannot be read."""
-    found, faults = sessions.readable_children(connection, parent.id, agent_id)
-    if faults:
-        raise LogDamaged(f"The subagent {agent_id} cannot be used: {faults[agent_id]}. Create another one.")
-    if not found or projections.member_by_session(connection, parent.root_id, agent_id) is not None:
+    found = next(iter(sessions.children(connection, parent.id, agent_id)), None)
+    if found is None or projections.member_by_session(connection, parent.root_id, agent_id) is not None:
         raise SubagentNotFound(f"You have no subagent {agent_id[:80]!a}; list_agents shows the agent_id of each.")
-    return found[0]
+    if isinstance(found, UnreadableSession):
+        raise LogDamaged(f"The subagent {agent_id} cannot be used: {found.fault}. Create another one.")
+    return found
 
 
 def subagent_rows(connection: Connection, parent: SessionHeader) -> list[SubagentRowView]:
     """What ``list_agents`` shows of a Session's subagents."""
-    found, faults = sessions.readable_children(connection, parent.id)
-    members = {member.id for member in projections.members(connection, parent.root_id)}
+    members = {str(member.id) for member in projections.members(connection, parent.root_id)}
     rows: list[SubagentRowView] = []
-    for child in found:
-        if child.header.id in members:
+    for child in sessions.children(connection, parent.id):
+        child_id = SessionId(child.id) if isinstance(child, UnreadableSession) else child.header.id
+        if child_id in members:
             continue
         try:
             row = _row(connection, child)
-        except (LogDamaged, ValidationError) as error:
-            faults[child.header.id] = str(error)
-        else:
-            rows += [] if row is None else [row]
-    return [*rows, *(SubagentRowView(agent_id=SessionId(child), error=fault) for child, fault in faults.items())]
+        except LogDamaged as error:
+            row = SubagentRowView(agent_id=child_id, error=error.message)
+        except ValidationError as error:
+            row = SubagentRowView(agent_id=child_id, error=f"its last turn cannot be read: {first_fault(error)}")
+        rows += [] if row is None else [row]
+    return rows
 
 
-def _row(connection: Connection, child: LockedSession) -> SubagentRowView | None:
+def _row(connection: Connection, child: LockedSession | UnreadableSession) -> SubagentRowView | None:
+    if isinstance(child, UnreadableSession):
+        return SubagentRowView(agent_id=SessionId(child.id), error=child.fault)
     run, descriptor = runs.session_run(connection, child.header.id), child.head.descriptor
     if run is None and inbox.is_one_shot(child.head):
         return None
@@ -252,3 +257,41 @@ def _row(connection: Connection, child: LockedSession) -> SubagentRowView | None
         model=child.head.model,
         diagnostics=tuple(session_diagnostics(child.head, run, last)),
     )
+
+
+def subagent_states(connection: Connection, root_id: SessionId) -> list[SubagentStateView]:
+    """All subagents of a tree, at whatever depth, for operators: a few statements for the whole tree."""
+    found = sessions.outside_roster(connection, root_id)
+    if not found:
+        return []
+    open_runs = {run.session_id: run for run in runs.team_runs(connection, root_id)}
+    open_waits = waits.team_waits(connection, root_id)
+    last, workers = projections.last_turns(connection, root_id), runs.tree_workers(connection, root_id)
+    states: list[SubagentStateView] = []
+    for child in found:
+        if isinstance(child, UnreadableSession):
+            parent = None if child.parent_id is None else SessionId(child.parent_id)
+            states.append(
+                SubagentStateView(
+                    session_id=SessionId(child.id), parent_id=parent, last_seq=child.seq, error=child.fault
+                )
+            )
+            continue
+        header, head, run = child.header, child.head, open_runs.get(child.header.id)
+        states.append(
+            SubagentStateView(
+                session_id=header.id,
+                parent_id=header.parent_id,
+                label=head.descriptor.label if head.descriptor else None,
+                mode=head.descriptor.mode if head.descriptor else None,
+                status=availability("active", run is not None),
+                model=head.model,
+                last_seq=head.seq,
+                pending=head.pending,
+                held=head.held,
+                turn=turn_state(run, [wait for wait in open_waits if wait.session_id == header.id]),
+                last_end=turn_end(last.get(header.id)),
+                workers=tuple(workers.get(header.id, ())),
+            )
+        )
+    return states

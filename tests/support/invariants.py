@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
 from team.log import projections, runs, sessions, waits
 from team.log.events import stream_events
@@ -22,6 +22,7 @@ from team.model.fold import apply
 from team.model.ids import SessionId, TaskId
 from team.model.slices import HEAD, HeadSlice, Key, Slice
 from team.model.snapshots import SessionHeader, TaskSnapshot
+from team.rules.inbox import is_one_shot
 from tests.support.core import Core
 
 
@@ -32,6 +33,7 @@ def assert_sound(core: Core) -> None:
 
 def assert_sound_store(connection: Connection) -> None:
     """The same for a store that is read without a core."""
+    _assert_delegations(connection)
     for session_id in sessions.session_ids(connection):
         found = sessions.find_session(connection, session_id)
         log = [(event.seq, event.decoded()) for event in stream_events(connection, session_id)]
@@ -41,7 +43,7 @@ def assert_sound_store(connection: Connection) -> None:
         _assert_history(found.header, events)
         _assert_turn(connection, session_id, found.head)
         _assert_board(found.header, events)
-        if _is_member(connection, found.header):
+        if _takes_input(connection, found.header):
             _assert_nobody_sleeps_on_input(session_id, found.head)
 
 
@@ -95,15 +97,29 @@ def _assert_turn(connection: Connection, session_id: SessionId, head: HeadSlice)
         assert open_waits, "a parked turn waits for nothing"
 
 
-def _is_member(connection: Connection, header: SessionHeader) -> bool:
-    """Whether accepted input of this Session may open turns: a root, or an active teammate."""
-    if header.depth == 0:
-        return True
-    snapshot = projections.member_by_session(connection, header.root_id, header.id)
-    return snapshot is not None and snapshot.phase == "active" and snapshot.provider != "external"
+def _takes_input(connection: Connection, header: SessionHeader) -> bool:
+    """Whether accepted input of this Session opens turns: of all but members that are not active or from outside."""
+    snapshot = projections.member_by_session(connection, header.root_id, header.id) if header.depth == 1 else None
+    return snapshot is None or (snapshot.phase == "active" and snapshot.provider != "external")
+
+
+def _assert_delegations(connection: Connection) -> None:
+    """A child is awaited by an open call: while its only turn is open, or until a workflow has taken its outcome."""
+    statement = text('SELECT child_id, turn_id, step, "index", ended_turn FROM delegation')
+    awaited = Counter[tuple[str, int, int]]()
+    for child_id, turn_id, step, index, ended_turn in connection.execute(statement):
+        wait = waits.find_wait(connection, turn_id, step, index)
+        assert wait is not None, f"nothing waits for {child_id}"
+        assert (runs.session_run(connection, child_id) is None) == (ended_turn is not None)
+        assert ended_turn is None or wait.kind == "workflow"
+        awaited[turn_id, step, index] += 1
+    for row in connection.execute(text("SELECT turn_id, step, \"index\" FROM wait WHERE kind = 'subagent'")):
+        assert awaited[tuple(row)] == 1, f"the call {tuple(row)} waits for {awaited[tuple(row)]} children"
 
 
 def _assert_nobody_sleeps_on_input(session_id: SessionId, head: HeadSlice) -> None:
+    if is_one_shot(head) and head.turns:
+        assert head.open_turn is not None or not head.pending, f"{session_id} keeps input behind its only turn"
     if head.pending and not head.held:
         assert head.open_turn is not None, f"{session_id} sleeps on {head.pending} accepted messages"
 
