@@ -87,6 +87,40 @@ PROVIDERS: Final[Mapping[str, Provider]] = {
 }
 
 
+DEFAULT_WINDOW: Final = 128_000
+WINDOWS: Final[Mapping[str, int]] = {
+    "script:*": 0,
+    "anthropic:*": 200_000,
+    "google:*": 1_000_000,
+    "openai:gpt-4.1*": 1_000_000,
+    "openai-chat:gpt-4.1*": 1_000_000,
+    "openai:gpt-5*": 272_000,
+    "openai-chat:gpt-5*": 272_000,
+    "deepseek:*": 128_000,
+    "ollama:*": 32_768,
+}
+"""Input tokens that models take, cautiously; what is not named takes ``DEFAULT_WINDOW``."""
+
+
+def context_window(model: str, *chosen: Mapping[str, int]) -> int:
+    """How many tokens a model's requests may hold; 0 when nobody should count.
+
+    Args:
+        model: Its full name.
+        chosen: Windows by name, the more important mapping first; a trailing ``*`` stands for any rest, and the longest
+            pattern that fits decides.
+    """
+    for windows in (*chosen, WINDOWS):
+        fitting = [pattern for pattern in windows if _fits(pattern, model)]
+        if fitting:
+            return windows[max(fitting, key=len)]
+    return DEFAULT_WINDOW
+
+
+def _fits(pattern: str, model: str) -> bool:
+    return model.startswith(pattern[:-1]) if pattern.endswith("*") else model == pattern
+
+
 @dataclass(frozen=True)
 class Endpoint:
     """Where the requests of one model go. ``api_key`` is None where none is needed and none is known."""

@@ -15,7 +15,10 @@ class ProfileError(ValueError):
 
 
 class Profile(BaseModel):
-    """What a Session may do and is told. ``prompt`` parts are joined by blank lines into the system prompt."""
+    """What a Session may do and is told. ``prompt`` parts are joined by blank lines into the system prompt.
+
+    ``allowed_models`` are those that a Lead may choose for a teammate; without any it chooses none.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -25,6 +28,9 @@ class Profile(BaseModel):
     tools: tuple[str, ...]
     prompt: tuple[str, ...]
     max_steps: int | None = Field(default=None, ge=1)
+    max_turn_seconds: float | None = Field(default=None, gt=0)
+    context_windows: dict[str, int] = Field(default_factory=dict[str, int])
+    allowed_models: tuple[str, ...] = ()
 
     def __hash__(self) -> int:
         return hash((self.name, self.tools, self.prompt))

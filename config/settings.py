@@ -114,6 +114,22 @@ class Settings(BaseSettings):
     max_message_bytes: int = Field(default=65_536, ge=256)
     max_inbox: int = Field(default=64, ge=1)
     max_steps: int = Field(default=200, ge=1, description="Steps of one turn before it ends max-steps.")
+    max_turn_seconds: float | None = Field(
+        default=None, gt=0, description="Time from a turn's first claim after which it takes no further step."
+    )
+    max_team_turns: int | None = Field(
+        default=5_000, ge=1, description="Turns of a Team, all its members together, after a human prompt."
+    )
+    max_team_tokens: int | None = Field(
+        default=None, ge=1, description="Tokens that a Team may use, all its members together, after a human prompt."
+    )
+    max_team_seconds: float | None = Field(
+        default=None, gt=0, description="Time after a human prompt in which a Team may take further steps."
+    )
+    context_windows: dict[str, int] = Field(
+        default_factory=dict[str, int],
+        description='Context windows in tokens by model, as JSON: {"vllm:*": 32768}; 0 turns compaction off.',
+    )
     output_bytes: int = Field(default=30_000, ge=1_000, description="Tool output that a model sees; the rest spills.")
     disposal_seconds: float = Field(default=5.0, gt=0)
     settlement: Settlement = Field(default="silent", description="When a member's ended turn notifies the Lead.")

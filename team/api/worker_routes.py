@@ -13,6 +13,7 @@ from team.model.claims import (
     BackoffRequest,
     BoundaryRequest,
     ClaimRequest,
+    CompactRequest,
     FailRequest,
     HeartbeatRequest,
     IntentRequest,
@@ -53,6 +54,12 @@ def worker_router(turns: TurnService, tools: ToolExecutor) -> APIRouter:
         ref: _Ref, request: Annotated[AnswerRequest, Depends(json_body(AnswerRequest, MAX_WORKER_BODY_BYTES))]
     ) -> Response:
         return reply(turns.answer(_claim(ref, request), request))
+
+    @router.post("/turns/{turn_id}/compact")
+    def compact(
+        ref: _Ref, request: Annotated[CompactRequest, Depends(json_body(CompactRequest, MAX_WORKER_BODY_BYTES))]
+    ) -> Response:
+        return reply(turns.compact(_claim(ref, request), request))
 
     @router.post("/turns/{turn_id}/intent")
     def intent(ref: _Ref, request: Annotated[IntentRequest, Depends(json_body(IntentRequest))]) -> Response:

@@ -7,7 +7,17 @@ from sqlalchemy import Connection, func, insert, select, tuple_
 
 from team.log.tables import EventRow, table
 from team.model.errors import LogDamaged
-from team.model.events import VISIBLE, Event, EventData, FileIntended, MemberChanged, decode_stored
+from team.model.events import (
+    VISIBLE,
+    AssistantMessage,
+    Event,
+    EventData,
+    FileIntended,
+    MemberChanged,
+    StepStarted,
+    UserMessage,
+    decode_stored,
+)
 from team.model.history import HistoryEntry, entries
 from team.model.ids import SessionId
 from team.model.values import decode_json
@@ -211,8 +221,12 @@ def stream_events(connection: Connection, session_id: str) -> Iterator[Event]:
 
 
 def read_history(connection: Connection, session_id: str, after: int, compacted_seq: int) -> list[HistoryEntry]:
-    """What a model sees of the log after ``after``; a cold reader starts at the last compaction."""
-    start = after or max(0, compacted_seq - 1)
+    """What a model sees of the log after ``after``.
+
+    A cold reader starts at the newest answer before the last compaction: requests do not show it any more, but the
+    place of a script does go on from it.
+    """
+    start = after or _before_compaction(connection, session_id, compacted_seq)
     query = (
         select(_event.c.seq, _event.c.type, _event.c.data)
         .where(_event.c.session_id == session_id, _event.c.visible, _event.c.seq > start)
@@ -223,6 +237,44 @@ def read_history(connection: Connection, session_id: str, after: int, compacted_
     if start and not after and not any(entry.kind == "header" for entry in visible):
         visible = [*entries(_last_header(connection, session_id, start)), *visible]
     return visible
+
+
+def _before_compaction(connection: Connection, session_id: str, compacted_seq: int) -> int:
+    if not compacted_seq:
+        return 0
+    query = (
+        select(_event.c.seq)
+        .where(
+            _event.c.session_id == session_id,
+            _event.c.visible,
+            _event.c.type == AssistantMessage.event_type,
+            _event.c.seq < compacted_seq,
+        )
+        .order_by(_event.c.seq.desc())
+        .limit(1)
+    )
+    return (connection.execute(query).scalar_one_or_none() or compacted_seq) - 1
+
+
+def turn_input(connection: Connection, session_id: str, start_seq: int) -> list[tuple[int, UserMessage]]:
+    """The user messages since the turn that began at ``start_seq``, in order, each with the step that claimed it."""
+    query = (
+        select(_event.c.seq, _event.c.type, _event.c.data)
+        .where(
+            _event.c.session_id == session_id,
+            _event.c.seq > start_seq,
+            _event.c.type.in_((UserMessage.event_type, StepStarted.event_type)),
+        )
+        .order_by(_event.c.seq)
+    )
+    found, step = list[tuple[int, UserMessage]](), 0
+    for row in connection.execute(query):
+        data = _decoded(session_id, *row)
+        if isinstance(data, StepStarted):
+            step = data.step
+        elif isinstance(data, UserMessage):
+            found.append((step, data))
+    return found
 
 
 def _last_header(connection: Connection, session_id: str, before: int) -> Iterable[tuple[int, EventData]]:

@@ -116,7 +116,9 @@ def store(connection: Connection, dirty: Mapping[tuple[SessionId, Key], Slice]) 
         rows.setdefault(key[0], []).append(row)
     for session_id, head in heads:
         connection.execute(
-            update(_session).where(_session.c.id == session_id).values(head=head.to_json(), seq=head.seq)
+            update(_session)
+            .where(_session.c.id == session_id)
+            .values(head=head.to_json(), seq=head.seq, tokens=head.totals.tokens, turns=head.turns)
         )
     for name, values in rows.items():
         if name == "member":

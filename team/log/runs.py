@@ -193,6 +193,12 @@ def count_attempt(connection: Connection, turn_id: str) -> None:
     connection.execute(update(_run).where(_run.c.turn_id == turn_id).values(attempts=_run.c.attempts + 1))
 
 
+def first_claimed(connection: Connection, turn_id: str) -> float | None:
+    """When a turn was claimed for the first time, in seconds since 1970; None before that."""
+    query = select(_claim.c.claimed_at).where(_claim.c.turn_id == turn_id, _claim.c.epoch == 1)
+    return connection.execute(query).scalar_one_or_none()
+
+
 def queued_runs(connection: Connection, queues: Sequence[str], now: float, limit: int) -> list[Run]:
     """Claimable turns, longest queued first; a Session guarded for an unconfirmed worker is left out."""
     query = (

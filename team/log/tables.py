@@ -11,7 +11,7 @@ from typing import Any, ClassVar, cast
 from sqlalchemy import BigInteger, Index, MetaData, Table, UniqueConstraint, text
 from sqlmodel import Field, SQLModel
 
-PROJECTION_VERSION = 1
+PROJECTION_VERSION = 2
 """Raised when a slice changes its meaning: a store with another version is rebuilt at start."""
 
 
@@ -38,6 +38,8 @@ class MetaRow(Row, table=True):
 class SessionRow(Row, table=True):
     """One Session: its immutable header, its head slice (projection) and its claim guard (runtime).
 
+    ``tokens`` and ``turns``: what the head counts, for the sums of a Team.
+
     ``guard_*``: an interrupted turn whose worker has not confirmed yet; nothing of this Session is claimed until it
     does or ``guard_until`` passes.
     """
@@ -52,6 +54,8 @@ class SessionRow(Row, table=True):
     header: str
     head: str
     seq: int
+    tokens: int = Field(default=0, sa_type=BigInteger)
+    turns: int = 0
     guard_turn: str | None = None
     guard_epoch: int | None = None
     guard_until: float | None = None
@@ -169,12 +173,18 @@ class FileRow(Row, table=True):
 
 
 class TeamRow(Row, table=True):
-    """Runtime: the edge counter and the lock of one Team."""
+    """Runtime: the edge counter and the lock of one Team.
+
+    ``run_*``: when the newest human prompt was accepted, and what the Team had used by then. Budgets count from there.
+    """
 
     __tablename__ = "team"
     team_id: str = Field(primary_key=True)
     edge_counter: int = 0
     closed: bool = False
+    run_since: float = 0.0
+    run_tokens: int = Field(default=0, sa_type=BigInteger)
+    run_turns: int = 0
 
 
 class RunRow(Row, table=True):

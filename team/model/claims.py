@@ -44,11 +44,15 @@ class PendingCall(Value):
 
 
 class Limits(Value):
-    """What a worker must respect while it runs the turn."""
+    """What a worker must respect while it runs the turn.
+
+    ``context_tokens`` is the context window of the claim's model; 0 is none that anybody knows.
+    """
 
     max_steps: int
     lease_seconds: float
     output_bytes: int
+    context_tokens: int = 0
 
 
 class Claim(Value):
@@ -56,8 +60,8 @@ class Claim(Value):
 
     ``token`` authenticates every write of this claim. ``history`` starts after ``history_after``. ``step`` is 0 when
     the worker must ask for a boundary first; otherwise the open step: ``answered`` says whether its model answer is
-    committed, ``attempt`` counts its requests that failed and were put off, and ``pending`` lists its calls without a
-    result.
+    committed, ``compacted`` whether a compaction has made room for it already, ``attempt`` counts its requests that
+    failed and were put off, and ``pending`` lists its calls without a result.
     """
 
     turn_id: TurnId
@@ -71,6 +75,7 @@ class Claim(Value):
     workspace_id: str
     step: int = 0
     answered: bool = False
+    compacted: bool = False
     attempt: int = 0
     pending: tuple[PendingCall, ...] = ()
     history_after: int = 0
@@ -132,6 +137,23 @@ class AnswerResult(Value):
     calls: tuple[PendingCall, ...]
 
 
+class CompactRequest(Write):
+    """The summary that stands for the history before the answer of ``step``; once per step."""
+
+    step: int
+    summary: str = Field(min_length=1)
+    model: str
+    usage: Usage = Usage()
+    history_after: int
+
+
+class CompactResult(Value):
+    """``history``: the entries that the conversation goes on with, the summary first."""
+
+    seq: int
+    history: tuple[HistoryEntry, ...] = ()
+
+
 class IntentRequest(Write):
     """A replace of ``path`` is about to happen; committed before the file changes."""
 
@@ -151,6 +173,7 @@ class ResultRequest(Write):
     content: str
     observed: tuple[FileSlice, ...] = ()
     cwd: str | None = None
+    duration_ms: int | None = Field(default=None, ge=0)
 
 
 class ToolRequest(Write):

@@ -187,7 +187,10 @@ class ToolCalled(EventData):
 
 
 class ToolReturned(EventData):
-    """The one result of a call. ``unknown`` says that the call may or may not have happened."""
+    """The one result of a call. ``unknown`` says that the call may or may not have happened.
+
+    ``duration_ms`` is how long a local tool ran, where that is known.
+    """
 
     event_type = "tool/result"
     turn_id: TurnId
@@ -196,6 +199,7 @@ class ToolReturned(EventData):
     call_id: str
     outcome: Outcome
     content: str
+    duration_ms: int | None = Field(default=None, ge=0)
 
 
 class RequestHeader(EventData):
@@ -218,11 +222,26 @@ class SessionCwd(EventData):
     cwd: str
 
 
+class KeptMessage(Value):
+    """Input of the open turn that a compaction keeps word for word."""
+
+    content: tuple[ContentBlock, ...]
+    source: Source
+
+
 class SessionCompacted(EventData):
-    """The visible history before this event is replaced by ``summary``."""
+    """The visible history before this event is replaced by ``summary``, then ``context``, then ``kept``.
+
+    ``context`` restates what must not depend on a summary: who the Session is, its Team and its open tasks. ``usage``
+    is what the request for the summary cost.
+    """
 
     event_type = "session/compacted"
     summary: str
+    context: str = ""
+    kept: tuple[KeptMessage, ...] = ()
+    model: str | None = None
+    usage: Usage = Usage()
 
 
 class FileObserved(EventData):

@@ -37,6 +37,7 @@ from team.model.events import (
     TurnParked,
     TurnResumed,
     TurnStarted,
+    Usage,
     UserMessage,
     WorkflowAnswered,
     WorkflowAsked,
@@ -123,6 +124,15 @@ def replay(header: SessionHeader, events: Iterable[Event]) -> dict[Key, Slice]:
 @singledispatch
 def _apply(data: EventData, reader: _Reader) -> Changes:
     raise reader.damage(f"the fold has no rule for {data.event_type}")
+
+
+def _counted(reader: _Reader, usage: Usage | None = None, **counts: int) -> HeadSlice:
+    """The head with more in its totals."""
+    head = reader.head()
+    if usage is not None:
+        counts |= usage.model_dump()
+    added = {name: getattr(head.totals, name) + count for name, count in counts.items()}
+    return head.model_copy(update={"totals": head.totals.model_copy(update=added)})
 
 
 @_apply.register
@@ -260,7 +270,7 @@ def _step_started(data: StepStarted, reader: _Reader) -> Changes:
     turn = reader.open_turn(data.turn_id)
     reader.expect(not turn.step_open and data.step == turn.step + 1, f"the turn is at step {turn.step}")
     started = {"step": data.step, "step_open": True, "answered": False, "calls": 0}
-    return {("turn", data.turn_id): turn.model_copy(update=started)}
+    return {("turn", data.turn_id): turn.model_copy(update=started), HEAD: _counted(reader, steps=1)}
 
 
 @_apply.register
@@ -287,7 +297,7 @@ def _assistant(data: AssistantMessage, reader: _Reader) -> Changes:
     spoken = any(getattr(block, "type", None) == "text" for block in data.content)
     text_seq = reader.seq if spoken else turn.text_seq
     answered = {"answered": True, "text_seq": text_seq, "finish": data.finish_reason}
-    return {("turn", data.turn_id): turn.model_copy(update=answered)}
+    return {("turn", data.turn_id): turn.model_copy(update=answered), HEAD: _counted(reader, data.usage)}
 
 
 @_apply.register
@@ -324,6 +334,7 @@ def _returned(data: ToolReturned, reader: _Reader) -> Changes:
     if not reader.seeded:
         turn = reader.open_turn(data.turn_id)
         changes["turn", data.turn_id] = turn.model_copy(update={"open_calls": turn.open_calls - 1})
+        changes[HEAD] = _counted(reader, calls=1, tool_ms=data.duration_ms or 0)
     return changes
 
 
@@ -344,7 +355,16 @@ def _cwd(data: SessionCwd, reader: _Reader) -> Changes:
 
 @_apply.register
 def _compacted(data: SessionCompacted, reader: _Reader) -> Changes:
-    return {HEAD: reader.head().model_copy(update={"compacted_seq": reader.seq})}
+    head = reader.head()
+    if reader.seeded or head.open_turn is None:
+        return {HEAD: head.model_copy(update={"compacted_seq": reader.seq})}
+    turn = reader.open_turn(head.open_turn)
+    reader.expect(turn.step_open and not turn.answered, "a compaction stands before the answer of an open step")
+    reader.expect(turn.compacted_step != turn.step, f"step {turn.step} was compacted before")
+    return {
+        HEAD: _counted(reader, data.usage, compactions=1).model_copy(update={"compacted_seq": reader.seq}),
+        ("turn", head.open_turn): turn.model_copy(update={"compacted_step": turn.step}),
+    }
 
 
 @_apply.register

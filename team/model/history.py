@@ -9,6 +9,7 @@ from team.model.content import ContentBlock
 from team.model.events import (
     AssistantMessage,
     EventData,
+    KeptMessage,
     Outcome,
     RequestHeader,
     SessionCompacted,
@@ -27,13 +28,17 @@ class UserEntry(Value):
 
 
 class AssistantEntry(Value):
-    """``content`` is authoritative for call ids; ``provider_detail`` for everything a provider must see again."""
+    """``content`` is authoritative for call ids; ``provider_detail`` for everything a provider must see again.
+
+    ``context_tokens`` is how long the conversation was with this answer, as its provider counted; 0 when it did not.
+    """
 
     kind: Literal["assistant"] = "assistant"
     seq: int
     model: str
     content: tuple[ContentBlock, ...]
     provider_detail: str | None = None
+    context_tokens: int = 0
 
 
 class ToolResultEntry(Value):
@@ -51,6 +56,8 @@ class SummaryEntry(Value):
     kind: Literal["summary"] = "summary"
     seq: int
     summary: str
+    context: str = ""
+    kept: tuple[KeptMessage, ...] = ()
 
 
 class HeaderEntry(Value):
@@ -80,7 +87,11 @@ def entries(events: Iterable[tuple[int, EventData]]) -> list[HistoryEntry]:
             case AssistantMessage():
                 visible.append(
                     AssistantEntry(
-                        seq=seq, model=data.model, content=data.content, provider_detail=data.provider_detail
+                        seq=seq,
+                        model=data.model,
+                        content=data.content,
+                        provider_detail=data.provider_detail,
+                        context_tokens=data.usage.input_tokens + data.usage.output_tokens,
                     )
                 )
             case ToolReturned():
@@ -90,7 +101,7 @@ def entries(events: Iterable[tuple[int, EventData]]) -> list[HistoryEntry]:
                     )
                 )
             case SessionCompacted():
-                visible.append(SummaryEntry(seq=seq, summary=data.summary))
+                visible.append(SummaryEntry(seq=seq, summary=data.summary, context=data.context, kept=data.kept))
             case RequestHeader():
                 visible.append(HeaderEntry(seq=seq, header=data))
             case _:

@@ -14,6 +14,23 @@ Key = tuple[str, ...]
 HEAD: Key = ("head",)
 
 
+class Totals(Value):
+    """What a Session has used in all its turns, without what it inherited. ``tool_ms`` counts local tools only."""
+
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    steps: int = 0
+    calls: int = 0
+    tool_ms: int = 0
+    compactions: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """What budgets count: tokens read and written, cached ones too."""
+        return self.input_tokens + self.output_tokens
+
+
 class HeadSlice(Value):
     """What a Session is doing now.
 
@@ -34,6 +51,7 @@ class HeadSlice(Value):
     compacted_seq: int = 0
     last_task_number: int = 0
     descriptor: SubagentDescribed | None = None
+    totals: Totals = Totals()
 
     @property
     def pending(self) -> int:
@@ -54,7 +72,8 @@ class InboxSlice(Value):
 
 class TurnSlice(Value):
     """One turn. ``step`` is the newest step's number, 0 before the first; ``answered`` says that it has its
-    assistant message; ``open_calls`` counts calls without a result.
+    assistant message; ``open_calls`` counts calls without a result. ``compacted_step`` is the newest step whose request
+    was preceded by a compaction.
     """
 
     turn_id: TurnId
@@ -67,6 +86,7 @@ class TurnSlice(Value):
     finish: FinishReason | None = None
     calls: int = 0
     open_calls: int = 0
+    compacted_step: int = 0
     text_seq: int | None = None
     end_seq: int | None = None
     reason: EndReason | None = None

@@ -6,7 +6,14 @@ from team.model.ids import SessionId
 from team.model.slices import CallSlice
 
 
-def give_result(tx: Transaction, session_id: SessionId, call: CallSlice, outcome: Outcome, content: str) -> int:
+def give_result(
+    tx: Transaction,
+    session_id: SessionId,
+    call: CallSlice,
+    outcome: Outcome,
+    content: str,
+    duration_ms: int | None = None,
+) -> int:
     """Append the one result of a call; returns its seq."""
     return tx.append(
         session_id,
@@ -17,5 +24,6 @@ def give_result(tx: Transaction, session_id: SessionId, call: CallSlice, outcome
             call_id=call.call_id,
             outcome=outcome,
             content=content,
+            duration_ms=duration_ms,
         ),
     )

@@ -5,6 +5,7 @@ from typing import Final
 
 import structlog
 
+from config.models import context_window
 from team.log import delegations, projections, runs, sessions
 from team.log.delegations import Delegation
 from team.log.events import read_history
@@ -147,6 +148,7 @@ def claim_of(store: Store, tx: Transaction, run: Run, known: Mapping[str, int]) 
     after = known.get(session_id, 0)
     if after > head.seq or after < head.compacted_seq:
         after = 0
+    model = model_of(store, tx, session_id)
     return Claim(
         turn_id=run.turn_id,
         epoch=run.epoch,
@@ -154,11 +156,12 @@ def claim_of(store: Store, tx: Transaction, run: Run, known: Mapping[str, int]) 
         session_id=session_id,
         team_id=run.team_id,
         member=run.member,
-        model=model_of(store, tx, session_id),
+        model=model,
         cwd=head.cwd,
         workspace_id=store.workspace_id,
         step=turn.step if turn.step_open else 0,
         answered=turn.step_open and turn.answered,
+        compacted=turn.step_open and turn.compacted_step == turn.step,
         attempt=run.attempts,
         pending=turns.pending_calls(tx, session_id, turn) if turn.step_open else (),
         history_after=after,
@@ -169,6 +172,7 @@ def claim_of(store: Store, tx: Transaction, run: Run, known: Mapping[str, int]) 
             max_steps=profile.max_steps or settings.max_steps,
             lease_seconds=settings.lease_seconds,
             output_bytes=settings.output_bytes,
+            context_tokens=context_window(model, profile.context_windows, settings.context_windows),
         ),
     )
 

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from config.profiles import Profile
-from team.log import projections, runs, sessions, waits
+from team.log import runs, sessions, waits
 from team.log.events import read_history
 from team.log.runs import Run
 from team.log.transaction import Transaction
@@ -18,6 +17,8 @@ from team.model.claims import (
     BoundaryResult,
     Claim,
     ClaimRequest,
+    CompactRequest,
+    CompactResult,
     FailRequest,
     HeartbeatRequest,
     HeartbeatResult,
@@ -30,18 +31,19 @@ from team.model.claims import (
     WorkerHello,
     Write,
 )
-from team.model.content import ContentBlock, text_block
 from team.model.errors import InvalidArgument, TurnConflict, TurnFenced
 from team.model.events import AssistantMessage, FileIntended, FileObserved, SessionCwd
+from team.model.history import HistoryEntry
 from team.model.ids import SessionId
 from team.model.slices import TurnSlice
 from team.model.tools import LOCAL_PARAMETERS
 from team.model.values import Value, text_fault
-from team.rules import identity, turns, waiting
+from team.rules import compaction, turns
 from team.rules.queue import queued_of, requeue
 from team.rules.results import give_result
+from team.service.boundaries import Boundary
 from team.service.callers import CallRef, ClaimRef, Recorded, entry_of, open_call, require_claim, session_of
-from team.service.claims import claim_turn, model_of
+from team.service.claims import claim_turn
 from team.service.isolation import each
 from team.service.store import Store
 from team.service.workspace import ensure_workspace
@@ -90,71 +92,23 @@ class TurnService:
         """End the open step and go on: the next step with its new input, or the claim is over (parked, ended).
 
         One transaction under the locks of the turn's end, so that no accepted input is lost between busy and idle.
-        Raises TurnConflict when a call of the step has neither a result nor an open wait.
+        A turn at one of its limits ends here, before another model request. Raises TurnConflict when a call of the
+        step has neither a result nor an open wait.
         """
-
-        def boundary(tx: Transaction, run: Run, turn: TurnSlice) -> BoundaryResult:
-            session_id = run.session_id
-            if turn.step_open and turn.answered and turn.open_calls:
-                open_waits = waits.turn_waits(tx.connection, turn.turn_id)
-                if len(open_waits) < turn.open_calls:
-                    raise TurnConflict(f"Step {turn.step} has calls without a result; run them first.")
-                if not waiting.settle_before_parking(tx, session_id, open_waits):
-                    turns.park(tx, session_id, turn, open_waits, "waits for its calls")
-                    return BoundaryResult(action="parked")
-                turn = turns.current(tx, session_id, turn)
-                if turn.open_calls:
-                    rest = waits.turn_waits(tx.connection, turn.turn_id)
-                    turns.park(tx, session_id, turn, rest, "waits for its calls")
-                    return BoundaryResult(action="parked")
-            if turn.step_open and not turn.answered:
-                return BoundaryResult(action="step", step=turn.step)
-            return self._next_step(tx, session_id, turn)
-
-        def with_history(tx: Transaction, session_id: SessionId, result: BoundaryResult) -> BoundaryResult:
-            if result.action != "step":
-                return result
-            compacted = tx.peek_head(session_id).compacted_seq
-            history = read_history(tx.connection, session_id, request.history_after, compacted)
-            return result.model_copy(update={"history": tuple(history)})
-
+        boundary = Boundary(self._store)
         return self._write(
-            ref, request, "boundary", BoundaryResult, boundary, ends=self._may_end, complete=with_history
+            ref,
+            request,
+            "boundary",
+            BoundaryResult,
+            boundary.pass_on,
+            ends=boundary.may_end,
+            complete=lambda tx, session_id, result: (
+                result
+                if result.action != "step"
+                else result.model_copy(update={"history": _history(tx, session_id, request.history_after)})
+            ),
         )
-
-    def _next_step(self, tx: Transaction, session_id: SessionId, turn: TurnSlice) -> BoundaryResult:
-        profile = self._store.profile_of(tx, session_id)
-        limit = self._limit(profile)
-        if turn.step_open:
-            turn = turns.end_step(tx, session_id, turn)
-            if turn.calls == 0 and (turn.step >= limit or not tx.head(session_id).pending_steer):
-                reason = turns.end_reason(turn)
-                turns.end(tx, session_id, turn, reason)
-                return BoundaryResult(action="ended", reason=reason)
-        if turn.step >= limit:
-            message = f"The turn took {turn.step} steps, its limit."
-            turns.end(tx, session_id, turn, "max-steps", message=message)
-            return BoundaryResult(action="ended", reason="max-steps")
-        header = self._store.header_of(profile, model_of(self._store, tx, session_id))
-        step = turns.start_step(tx, session_id, turn, header, self._identity(tx, session_id))
-        return BoundaryResult(action="step", step=step)
-
-    def _identity(self, tx: Transaction, session_id: SessionId) -> tuple[ContentBlock, ...]:
-        header = tx.header(session_id)
-        profile = self._store.profile(header.profile)
-        text = identity.text(header, tx.member_of(header), tx.head(session_id), is_team=profile.is_team)
-        return text_block(text)
-
-    def _may_end(self, tx: Transaction, run: Run) -> bool:
-        """Whether this boundary may need the Team's lock: the turn may end, or its waits may be decided."""
-        turn = projections.load(tx.connection, run.session_id, ("turn", run.turn_id))
-        if not isinstance(turn, TurnSlice) or not turn.answered:
-            return False
-        limit = self._limit(self._store.profile(sessions.find_session(tx.connection, run.session_id).header.profile))
-        return turn.calls == 0 or turn.open_calls > 0 or turn.step >= limit
-
-    def _limit(self, profile: Profile) -> int:
-        return profile.max_steps or self._store.settings.max_steps
 
     def answer(self, ref: ClaimRef, request: AnswerRequest) -> AnswerResult:
         """Append the complete model answer of the open step, and its calls."""
@@ -175,6 +129,24 @@ class TurnService:
             return AnswerResult(seq=acknowledged.seq, content=message.content, calls=calls)
 
         return self._write(ref, request, "answer", Acknowledged, answer, complete=with_calls)
+
+    def compact(self, ref: ClaimRef, request: CompactRequest) -> CompactResult:
+        """Append the summary that stands for the history before the open step's answer; once per step.
+
+        Raises TurnConflict when another step is open, or when this one was compacted before.
+        """
+        fault = text_fault(request.summary)
+        if fault:
+            raise InvalidArgument(f"The summary cannot be stored: {fault}; clean it first.")
+
+        def compact(tx: Transaction, run: Run, turn: TurnSlice) -> CompactResult:
+            is_team = self._store.profile_of(tx, run.session_id).is_team
+            return CompactResult(seq=compaction.compact(tx, run.session_id, turn, request, is_team=is_team))
+
+        def with_history(tx: Transaction, session_id: SessionId, result: CompactResult) -> CompactResult:
+            return result.model_copy(update={"history": _history(tx, session_id, request.history_after)})
+
+        return self._write(ref, request, "compact", CompactResult, compact, complete=with_history)
 
     def intent(self, ref: ClaimRef, request: IntentRequest) -> Acknowledged:
         """Log a replace before it happens."""
@@ -210,7 +182,7 @@ class TurnService:
                 tx.append(session_id, FileObserved(path=file.path, version=file.version))
             if request.cwd is not None and request.cwd != tx.head(session_id).cwd:
                 tx.append(session_id, SessionCwd(cwd=request.cwd))
-            give_result(tx, session_id, call, request.outcome, request.content)
+            give_result(tx, session_id, call, request.outcome, request.content, request.duration_ms)
             return ToolResult(state="done", entry=entry_of(tx, session_id, call))
 
         return self._write(ref, request, "result", ToolResult, result)
@@ -384,6 +356,10 @@ class TurnService:
     def _require_step(self, turn: TurnSlice, step: int) -> None:
         if not turn.step_open or turn.step != step:
             raise TurnConflict(f"The turn is at step {turn.step}, not {step}; claim it again.")
+
+
+def _history(tx: Transaction, session_id: SessionId, after: int) -> tuple[HistoryEntry, ...]:
+    return tuple(read_history(tx.connection, session_id, after, tx.peek_head(session_id).compacted_seq))
 
 
 def _closes(kind: str, result: Value) -> bool:

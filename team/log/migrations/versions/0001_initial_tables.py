@@ -160,6 +160,8 @@ def upgrade() -> None:
         sa.Column("header", sa.String(), nullable=False),
         sa.Column("head", sa.String(), nullable=False),
         sa.Column("seq", sa.Integer(), nullable=False),
+        sa.Column("tokens", sa.BigInteger(), nullable=False),
+        sa.Column("turns", sa.Integer(), nullable=False),
         sa.Column("guard_turn", sa.String(), nullable=True),
         sa.Column("guard_epoch", sa.Integer(), nullable=True),
         sa.Column("guard_until", sa.Float(), nullable=True),
@@ -181,6 +183,9 @@ def upgrade() -> None:
         sa.Column("team_id", sa.String(), nullable=False),
         sa.Column("edge_counter", sa.Integer(), nullable=False),
         sa.Column("closed", sa.Boolean(), nullable=False),
+        sa.Column("run_since", sa.Float(), nullable=False),
+        sa.Column("run_tokens", sa.BigInteger(), nullable=False),
+        sa.Column("run_turns", sa.Integer(), nullable=False),
         sa.PrimaryKeyConstraint("team_id", name=op.f("pk_team")),
     )
     op.create_table(
