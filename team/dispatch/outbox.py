@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, cast
 
 import redis
 import structlog
@@ -25,6 +25,7 @@ from team.model.ids import SessionId, TeamId
 _log = structlog.get_logger(__name__)
 
 CAPACITY: Final = 10_000
+SAFE_POLICY: Final = "noeviction"
 PAUSE_SECONDS: Final = 1.0
 """How long hints are dropped after the broker failed once: the sweep sends them again."""
 
@@ -49,6 +50,16 @@ def broker_client(settings: Settings) -> redis.Redis:
         health_check_interval=5,
         decode_responses=True,
     )
+
+
+def eviction_policy(client: redis.Redis) -> str | None:
+    """What the server does when its memory is full; None when it does not tell. Raises RedisError."""
+    try:
+        info = client.info("memory")  # pyright: ignore[reportUnknownMemberType] -- redis-py leaves types open
+    except redis.ResponseError:
+        return None  # a user without the right to ask
+    policy = cast("dict[str, object]", info).get("maxmemory_policy")
+    return None if policy is None else str(policy)
 
 
 @dataclass
@@ -87,7 +98,9 @@ class Outbox:
             self._thread.join(timeout=10)
 
     def _run(self) -> None:
+        checked = self._check_policy()
         while (effects := self._pending.get()) is not None:
+            checked = checked or self._check_policy()
             if time.monotonic() < self._paused_until:
                 continue
             try:
@@ -101,6 +114,22 @@ class Outbox:
                 _log.warning("broker unreachable", error=type(error).__name__)
             except Exception:
                 _log.exception("hint not published")
+
+    def _check_policy(self) -> bool:
+        """Warn of a broker that may drop the queue; False while it does not answer."""
+        if time.monotonic() < self._paused_until:
+            return False
+        try:
+            policy = eviction_policy(self._redis)
+        except (redis.RedisError, OSError):
+            return False
+        if policy not in (None, SAFE_POLICY):
+            _log.warning(
+                "broker may drop queued hints",
+                policy=policy,
+                advice="set its maxmemory-policy to noeviction; accepted work is in SQL and is sent again, but late",
+            )
+        return True
 
     def publish_edges(self, team_ids: Iterable[str]) -> None:
         """Tell every coordinator that these Teams have changed. Raises RedisError."""

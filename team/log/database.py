@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
@@ -49,6 +50,12 @@ class Database:
         if self.is_sqlite:
             event.listen(self.engine, "connect", _prepare_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
+
+    @property
+    def file(self) -> Path | None:
+        """The file of a SQLite database; None for one in memory and for PostgreSQL."""
+        name = self.url.database
+        return Path(name) if self.is_sqlite and name and name != ":memory:" else None
 
     def close(self) -> None:
         self.engine.dispose()

@@ -9,6 +9,7 @@ from sqlalchemy.exc import DBAPIError
 
 from team.log import projections
 from team.log.database import Database
+from team.log.filesystems import require_local
 from team.log.tables import PROJECTION_VERSION, Row
 from team.model.errors import ConfigurationInvalid
 
@@ -31,10 +32,12 @@ def migrate(database: Database) -> None:
     keeps its old projections; it harms no other.
 
     Raises:
-        ConfigurationInvalid: The store was written by a newer version, belongs to something else, or its user may
-            not change it. Nothing was changed.
+        ConfigurationInvalid: The store was written by a newer version, belongs to something else, its user may not
+            change it, or it is a SQLite file that other machines may have open too. Nothing was changed.
         StoreUnavailable: The database cannot be reached.
     """
+    if database.file is not None:
+        require_local(database.file)
     try:
         with database.reading() as connection:
             if _is_current(connection):
