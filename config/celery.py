@@ -1,11 +1,21 @@
 """Celery's configuration. Each value that differs from the default has its reason beside it."""
 
+import os
 from typing import Any
 
 from celery import Celery
 
 TURN_TASK = "team.turn"
 PING_TASK = "team.ping"
+
+_OVERRIDES = (
+    "CELERY_BROKER_URL",
+    "CELERY_BROKER_READ_URL",
+    "CELERY_BROKER_WRITE_URL",
+    "CELERY_CONFIG_MODULE",
+    "CELERY_LOADER",
+    "CELERY_RESULT_BACKEND",
+)
 
 
 def celery_settings(broker_url: str, key_prefix: str, default_queue: str) -> dict[str, Any]:
@@ -42,7 +52,13 @@ def celery_settings(broker_url: str, key_prefix: str, default_queue: str) -> dic
 
 
 def celery_app(broker_url: str, key_prefix: str, default_queue: str = "turns") -> Celery:
-    """A Celery application without tasks: what a producer needs."""
+    """A Celery application without tasks: what a producer needs.
+
+    Takes Celery's own variables out of this process's environment: one that was set for another program would
+    silently win over ``broker_url``.
+    """
+    for name in _OVERRIDES:
+        os.environ.pop(name, None)
     app = Celery("team", set_as_current=False)
     app.conf.update(celery_settings(broker_url, key_prefix, default_queue))
     return app
