@@ -71,7 +71,7 @@ class TestForeground:
         assert agent.boundary().action == "step"
         assert agent.last_result() == {"label": "quick", "text": "quick"}
 
-    def test_d10_a_repeated_call_joins_the_child_that_it_created(self, core: Core) -> None:
+    def test_a_repeated_call_joins_the_child_that_it_created(self, core: Core) -> None:
         parent, agent = root(core)
         agent.ask(("subagent", {"label": "l", "prompt": "p"}))
         assert {result.state for result in together(*[agent.run_call] * 4)} == {"waiting"}
