@@ -188,8 +188,10 @@ class Runtime:
 
     async def _find_sandbox(self) -> Sandbox | None:
         settings = self._settings
-        keys = () if settings.provider_keys_file is None else (settings.provider_keys_file,)
-        places = Places(hidden=(*keys, settings.data_dir, MOUNTED_SECRETS), writable=settings.writable_directories)
+        keys = settings.provider_keys_file
+        # A descriptor's path would name something else by now.
+        named = (keys,) if keys and not keys.is_relative_to("/dev") and not keys.is_relative_to("/proc") else ()
+        places = Places(hidden=(*named, settings.data_dir, MOUNTED_SECRETS), writable=settings.writable_directories)
         try:
             return await find_sandbox(settings.sandbox, open_workspace(self._root), self._guard, places)
         except BaseException:
