@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -22,17 +23,19 @@ COORDINATOR_POINTS: Final = ("before-commit", "after-commit", "before-publish", 
 POINTS: Final = WORKER_POINTS + COORDINATOR_POINTS
 
 _armed: dict[str, int] = {}
-_file: Path | None = None
+_directory: Path | None = None
 
 
-def arm(spec: str | None, file: Path | None = None) -> None:
-    """Replace what is armed: by ``NAME:NTH[,NAME:NTH]``, and by whatever name ``file`` will hold; None disarms.
+def arm(spec: str | None, directory: Path | None = None) -> None:
+    """Replace what is armed: by ``NAME:NTH[,NAME:NTH]``, and by any file NAME that appears in ``directory``.
+
+    Of all processes that share the directory, the first at the point dies; the file is then called ``NAME.PID``.
 
     Raises:
         ConfigurationInvalid: A name is unknown or a count is not a positive number.
     """
-    global _file  # noqa: PLW0603  # what is armed belongs to the process, as a signal handler does
-    _file = file
+    global _directory  # noqa: PLW0603  # what is armed belongs to the process, as a signal handler does
+    _directory = directory
     _armed.clear()
     for item in (spec or "").split(","):
         if not item.strip():
@@ -45,21 +48,12 @@ def arm(spec: str | None, file: Path | None = None) -> None:
 
 def reached(name: str) -> None:
     """Count one passage of ``name``; at the armed one this process gets SIGKILL."""
-    if _file is not None and _taken(_file, name):
-        os.kill(os.getpid(), signal.SIGKILL)
+    if _directory is not None:
+        with suppress(FileNotFoundError):
+            (_directory / name).rename(_directory / f"{name}.{os.getpid()}")
+            os.kill(os.getpid(), signal.SIGKILL)
     if name not in _armed:
         return
     _armed[name] -= 1
     if _armed[name] == 0:
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _taken(file: Path, name: str) -> bool:
-    """Whether the file asks for ``name`` and this process is the one that took it away."""
-    try:
-        if file.read_text().strip() != name:
-            return False
-        file.unlink()
-    except FileNotFoundError:
-        return False
-    return True

@@ -83,8 +83,8 @@ class Settings(BaseSettings):
     fault_points: str | None = Field(
         default=None, description="For fault tests: NAME:NTH[,...] kills the process at the nth passage of a point."
     )
-    fault_file: Path | None = Field(
-        default=None, description="For fault tests: the process removes it at the point that it names, and dies there."
+    fault_dir: Path | None = Field(
+        default=None, description="For fault tests: a file in it that bears the name of a point kills who reaches it."
     )
     slots: int = Field(default=8, ge=1, le=256, description="Turns that one worker process runs at once.")
     lease_seconds: float = Field(default=15.0, ge=1.0, le=600.0, description="Life of a claim without a heartbeat.")

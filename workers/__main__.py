@@ -56,7 +56,7 @@ def worker_name(chosen: str | None) -> str:
 def _run(chosen: Settings) -> int:
     name = worker_name(chosen.worker_name)
     logs.configure(worker=name)
-    faults.arm(chosen.fault_points, chosen.fault_file)
+    faults.arm(chosen.fault_points, chosen.fault_dir)
     redis_url(chosen.broker_url)
     if not chosen.queue_names:
         raise ConfigurationInvalid("TEAM_QUEUES names no queue")

@@ -54,7 +54,7 @@ def main() -> int:
     )
     try:
         configured = settings()
-        faults.arm(configured.fault_points, configured.fault_file)
+        faults.arm(configured.fault_points, configured.fault_dir)
         coordinator = Coordinator(configured)
         listener = _listen(configured.host, configured.port)
         _open(coordinator)

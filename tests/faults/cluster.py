@@ -7,8 +7,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -44,17 +44,16 @@ class Supervised:
     def __init__(self, name: str, command: list[str], environment: Mapping[str, str], directory: Path) -> None:
         self.name = name
         self.log = directory / f"{name}.log"
-        self.fault_file = directory / f"{name}.fault"
         self.clock_file = directory / f"{name}.clock"
         self.deaths: list[Death] = []
         self._command = command
         self._environment = {
             **environment,
-            "TEAM_FAULT_FILE": str(self.fault_file),
             "FAULT_CLOCK": str(self.clock_file),
         }
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
+        self._offset = 0
         self.step_clock(0.0)
 
     @property
@@ -64,6 +63,7 @@ class Supervised:
 
     def start(self) -> None:
         with self.log.open("ab") as log:
+            self._offset = log.tell()
             self._process = subprocess.Popen(
                 self._command,
                 cwd=self._directory,
@@ -83,6 +83,11 @@ class Supervised:
         self.deaths.append(Death(time.monotonic(), self._process.pid, code))
         self._process = None
         return False
+
+    def words(self, *, everything: bool = False) -> str:
+        """What it wrote since its newest start, or since the first."""
+        data = self.log.read_bytes() if self.log.exists() else b""
+        return data[0 if everything else self._offset :].decode(errors="replace")
 
     def step_clock(self, ahead_seconds: float) -> None:
         """Let its wall clock, and that of its successors, be so far ahead."""
@@ -137,12 +142,15 @@ class Cluster:
         self.links = Links()
         ports = [free_port() for _ in range(coordinators)]
         self.public_url = f"http://127.0.0.1:{self.links.add('public', ports)}"
+        self.points = {name: directory / f"{name}-points" for name in ("coordinator", "worker")}
+        for points in self.points.values():
+            points.mkdir()
         common = self._environment(model, variables or {})
         self.coordinators = [
             Supervised(
                 f"coordinator-{number}",
                 [sys.executable, "-m", "team.api"],
-                {**common, "TEAM_PORT": str(port)},
+                {**common, "TEAM_PORT": str(port), "TEAM_FAULT_DIR": str(self.points["coordinator"])},
                 directory,
             )
             for number, port in enumerate(ports, 1)
@@ -154,6 +162,7 @@ class Cluster:
                 {
                     **common,
                     "OPENAI_API_KEY": CANARY,
+                    "TEAM_FAULT_DIR": str(self.points["worker"]),
                     "TEAM_WORKER_NAME": f"worker-{number}",
                     "TEAM_COORDINATOR_URL": f"http://127.0.0.1:{self.links.add(f'worker-{number}', ports)}",
                 },
@@ -163,6 +172,7 @@ class Cluster:
         ]
         self.broker_away_until = 0.0
         self._ending = threading.Event()
+        self._unattended: set[str] = set()
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
 
     def _environment(self, model: str, variables: Mapping[str, str]) -> dict[str, str]:
@@ -206,13 +216,13 @@ class Cluster:
             process.start()
         self._supervisor.start()
         for process in self.workers:
-            wait_until(lambda process=process: "worker ready" in _text(process.log), f"{process.name} to be ready", 60)
+            wait_until(lambda process=process: "worker ready" in process.words(), f"{process.name} to be ready", 60)
 
     def _supervise(self) -> None:
         due: dict[str, float] = {}
         while not self._ending.wait(_LOOK_SECONDS):
             for process in self.processes:
-                if process.look():
+                if process.look() or process.name in self._unattended:
                     continue
                 at = due.setdefault(process.name, time.monotonic() + _PAUSE_SECONDS)
                 if time.monotonic() >= at:
@@ -223,6 +233,22 @@ class Cluster:
             if gone and time.monotonic() >= self.broker_away_until:
                 # Not waited for: it answers when it answers.
                 self.broker.launch()
+
+    @contextmanager
+    def unattended(self, *processes: Supervised) -> Generator[None]:
+        """Nobody starts these processes again inside the block; all of them when none is named."""
+        self._unattended = {process.name for process in processes or self.processes}
+        try:
+            yield
+        finally:
+            self._unattended = set()
+
+    def kill_everything(self) -> None:
+        """SIGKILL to coordinators, workers and broker at one moment; nothing of Redis is left."""
+        for process in self.processes:
+            process.send(signal.SIGKILL)
+        if self.broker.process is not None:
+            self.broker.process.kill()
 
     def stop(self) -> dict[str, int]:
         """Stop everything in order; the exit codes of workers and coordinators."""
@@ -287,7 +313,3 @@ def _mount(directory: Path) -> bool:
 
 def _unmounted(directory: Path) -> bool:
     return subprocess.run(["umount", str(directory)], capture_output=True, check=False).returncode == 0
-
-
-def _text(path: Path) -> str:
-    return path.read_text(errors="replace") if path.exists() else ""

@@ -7,8 +7,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,13 +17,13 @@ import psycopg
 import redis
 from sqlalchemy import make_url
 
-from tests.faults.cluster import Cluster, Supervised
+from tests.faults.cluster import Cluster, Death, Supervised
 from tests.faults.schedule import Fault
 from tests.faults.store import Onlooker, Running
 from tests.support.waiting import wait_until
 
-REACHED_SECONDS: Final = 25.0
-RECOVERY_SECONDS: Final = 90.0
+REACHED_SECONDS: Final = 30.0
+RECOVERY_SECONDS: Final = 150.0
 _THERE_SECONDS: Final = 20.0
 _LOOK_SECONDS: Final = 0.05
 
@@ -51,6 +52,14 @@ class Outcome:
         return self.recovered_at - self.struck_at
 
 
+@dataclass(frozen=True)
+class Dead:
+    """A process that a fault has ended."""
+
+    process: Supervised
+    death: Death
+
+
 class Injector:
     """Carries out faults, one per call and thread; several may overlap."""
 
@@ -59,6 +68,7 @@ class Injector:
         self._database = threading.Lock()
         self._disk = threading.Lock()
         self._broker = threading.Lock()
+        self._points: dict[str, threading.Lock] = defaultdict(threading.Lock)
         self._over = threading.Event()
 
     def hurry(self) -> None:
@@ -95,11 +105,11 @@ class Injector:
             self._await_others(outcome, turns, same_claim=False)
             return
         if name.startswith("worker-kill"):
-            dead = self._end(worker, fault)
+            dead = self._reach(fault) if fault.kind.point is not None else self._end(worker, fault)
             if dead is None:
                 return
-            outcome.struck_at = dead
-            self._await_others(outcome, self._turns_of(worker), same_claim=False)
+            outcome.struck_at = dead.death.at
+            self._await_others(outcome, self._turns_of(dead.process), same_claim=False)
             return
         begin, end = self._disturbance(worker, fault)
         turns = self._turns_of(worker)
@@ -111,24 +121,39 @@ class Injector:
             end()
         self._await_others(outcome, turns, same_claim=True)
 
-    def _end(self, process: Supervised, fault: Fault) -> float | None:
-        """Let a process end as the fault says; when it did, or None when it did not come to that."""
+    def _end(self, process: Supervised, fault: Fault) -> "Dead | None":
+        """SIGTERM or SIGKILL, whichever the fault is; None when the process did not end."""
+        wait_until(lambda: process.pid is not None, f"{process.name} to be there", _THERE_SECONDS)
         deaths = len(process.deaths)
-        if fault.kind.point is not None:
-            process.fault_file.write_text(fault.kind.point)
-        else:
-            wait_until(lambda: process.pid is not None, f"{process.name} to be there", _THERE_SECONDS)
-            process.send(signal.SIGTERM if fault.kind.name.endswith("-term") else signal.SIGKILL)
+        process.send(signal.SIGTERM if fault.kind.name.endswith("-term") else signal.SIGKILL)
         try:
             wait_until(lambda: len(process.deaths) > deaths, "its end", REACHED_SECONDS, every=_LOOK_SECONDS)
         except AssertionError:
-            process.fault_file.unlink(missing_ok=True)
             return None
-        if fault.kind.point is not None and process.fault_file.exists():
-            # Another fault was faster; the point waits for nobody.
-            process.fault_file.unlink(missing_ok=True)
-            return None
-        return process.deaths[deaths].at
+        return Dead(process, process.deaths[deaths])
+
+    def _reach(self, fault: Fault) -> "Dead | None":
+        """Let the first process that reaches the point die there; None when none did in time."""
+        point, directory = fault.kind.point, self._cluster.points[fault.kind.victim]
+        assert point is not None
+        armed = directory / point
+        with self._points[point]:
+            armed.touch()
+            try:
+                wait_until(lambda: not armed.exists(), "the point to be reached", REACHED_SECONDS, every=_LOOK_SECONDS)
+            except AssertionError:
+                with suppress(FileNotFoundError):
+                    armed.unlink()
+                    return None
+            (trace,) = directory.glob(f"{point}.*")
+            pid = int(trace.suffix.removeprefix("."))
+            trace.unlink()
+
+        def found() -> "Dead | None":
+            deaths = ((process, death) for process in self._cluster.processes for death in process.deaths)
+            return next((Dead(process, death) for process, death in deaths if death.pid == pid), None)
+
+        return wait_until(found, f"the end of process {pid}", _THERE_SECONDS, every=_LOOK_SECONDS)
 
     def _disturbance(self, worker: Supervised, fault: Fault) -> tuple[Callable[[], object], Callable[[], object]]:
         links, name = self._cluster.links, worker.name
@@ -188,7 +213,8 @@ class Injector:
                     self._pause(fault.seconds)
                     give_back()
             case _:
-                self._kill_everything()
+                with self._broker:
+                    self._cluster.kill_everything()
         self._await_claim(outcome)
 
     def _strike_coordinator(self, outcome: Outcome, process: Supervised) -> None:
@@ -203,7 +229,8 @@ class Injector:
             case "coordinator-clock":
                 process.step_clock(fault.step_seconds)
             case _:
-                outcome.struck_at = self._end(process, fault)
+                dead = self._reach(fault) if fault.kind.point is not None else self._end(process, fault)
+                outcome.struck_at = None if dead is None else dead.death.at
 
     def _strike_broker(self, fault: Fault) -> None:
         broker = self._cluster.broker
@@ -265,14 +292,6 @@ class Injector:
                     )
             case other:
                 raise NotImplementedError(other)
-
-    def _kill_everything(self) -> None:
-        """Coordinators, workers and broker at one moment; nothing of Redis is left."""
-        with self._broker:
-            for process in self._cluster.processes:
-                process.send(signal.SIGKILL)
-            if self._cluster.broker.process is not None:
-                self._cluster.broker.process.kill()
 
     def _await_claim(self, outcome: Outcome) -> None:
         if outcome.struck_at is None:

@@ -19,7 +19,7 @@ BROKEN: Final = "A teammate could not be made."
 ANSWERED: Final = "answered "
 FAILED: Final = "FAILED "
 
-_THINK_MS: Final = 120
+_THINK_MS: Final = 250
 _VISITS: Final = 50_000
 
 State = dict[str, Any]

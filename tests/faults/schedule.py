@@ -76,7 +76,7 @@ CLOCK_STEPS: Final = (-3600.0, -20.0, 20.0, 3600.0)
 
 @dataclass(frozen=True)
 class Fault:
-    """One planned fault."""
+    """One planned fault. Whoever reaches a named point first is its victim; others are known before."""
 
     number: int
     at_seconds: float
@@ -139,7 +139,7 @@ def schedule(
                 number=len(planned) + 1,
                 at_seconds=round(at, 3),
                 kind=kind,
-                victim=int(place * counts.get(kind.victim, 1)),
+                victim=0 if kind.point is not None else int(place * counts.get(kind.victim, 1)),
                 seconds=round(low + share * (high - low), 3),
                 step_seconds=step,
             )

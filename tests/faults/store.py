@@ -57,6 +57,10 @@ class Onlooker:
         """Every open turn, or None while the database is away."""
         return self.read(_open_turns)
 
+    def clock(self, connection: Connection) -> float:
+        """Seconds since 1970 on the database's clock."""
+        return self._database.now(connection)
+
     def claims(self) -> int | None:
         """How many claims there ever were, or None while the database is away."""
         return self.read(lambda connection: int(connection.execute(text("SELECT count(*) FROM claim")).scalar_one()))

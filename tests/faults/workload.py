@@ -13,8 +13,8 @@ from tests.faults.scenario import ANSWERED, BROKEN, LETTERS, READY
 from tests.faults.store import Onlooker
 from tests.support.coordinator import OPERATOR_TOKEN
 
-STUCK_SECONDS: Final = 120.0
-_OUTSTANDING: Final = 4
+STUCK_SECONDS: Final = 240.0
+_OUTSTANDING: Final = 3
 _JOBS_PER_TEAM: Final = 16
 _PAUSE_SECONDS: Final = 0.2
 _PATIENCE_SECONDS: Final = 4.0

@@ -8,6 +8,7 @@ import pytest
 
 from config import faults
 from config.broker import redis_url
+from config.celery import celery_app
 from config.secrets import take_provider_keys
 from config.settings import Settings
 from team.model.errors import ConfigurationInvalid
@@ -117,20 +118,19 @@ def test_an_unarmed_point_is_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(killed) == 1
 
 
-def test_a_point_named_by_the_fault_file_is_taken_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_point_named_by_a_file_is_taken_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     killed: list[int] = []
     monkeypatch.setattr("config.faults.os.kill", lambda _pid, number: killed.append(number))  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]  # as os.kill
-    file = tmp_path / "fault"
-    faults.arm(None, file)
+    faults.arm(None, tmp_path)
     faults.reached("after-commit")
-    file.write_text("after-commit\n")
+    (tmp_path / "after-commit").touch()
     faults.reached("before-commit")
     assert killed == []
     faults.reached("after-commit")
     faults.reached("after-commit")
     faults.arm(None)
     assert len(killed) == 1
-    assert not file.exists()
+    assert [file.name for file in tmp_path.iterdir()] == [f"after-commit.{os.getpid()}"]
 
 
 def test_a_name_that_could_not_be_part_of_a_queue_is_refused() -> None:
@@ -139,3 +139,11 @@ def test_a_name_that_could_not_be_part_of_a_queue_is_refused() -> None:
     for name in ("a b", "-a", "a/b", "x" * 101, "a\n"):
         with pytest.raises(ConfigurationInvalid, match="TEAM_WORKER_NAME"):
             worker_name(name)
+
+
+def test_a_variable_of_celery_does_not_win_over_the_configured_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CELERY_BROKER_URL", "CELERY_BROKER_READ_URL", "CELERY_BROKER_WRITE_URL"):
+        monkeypatch.setenv(name, "redis://somebody-elses:6379/0")
+    app = celery_app("redis://127.0.0.1:1/0", "team:")
+    with app.connection_for_read() as reading, app.connection_for_write() as writing:
+        assert (reading.hostname, writing.hostname) == ("127.0.0.1", "127.0.0.1")
