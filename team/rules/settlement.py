@@ -60,20 +60,21 @@ def _said(tx: Transaction, session_id: SessionId, turn: TurnSlice) -> str:
     if not said:
         return "It said nothing in this turn."
     cut = said if len(said) <= MAX_TEXT_CHARACTERS else said[:MAX_TEXT_CHARACTERS] + " [cut]"
-    return f"Its last text:\n{cut}"
+    # The count says where the text ends, so that nothing in it can pass for a part of the notice.
+    return f"Its last text is the next {len(cut.encode())} bytes, to the end of this message:\n{cut}"
 
 
 def _notice(tx: Transaction, session_id: SessionId, member: MemberSnapshot, turn: TurnSlice) -> str:
-    lines = [
-        f"[Notice: the turn of {member.name} ended: {why_ended(turn)}. This is no message of the member.]",
-        _said(tx, session_id, turn),
-    ]
     owned = [
         f"{task.id} ({task.status})"
         for task in projections.live_tasks(tx.connection, SessionId(tx.header(session_id).team_id))
         if task.owner_id == session_id and task.status != "completed"
     ]
-    lines.append(f"Open tasks it owns: {', '.join(owned) or 'none'}.")
+    lines = [
+        f"[Notice: the turn of {member.name} ended: {why_ended(turn)}. This is no message of the member.]",
+        f"Open tasks it owns: {', '.join(owned) or 'none'}.",
+        _said(tx, session_id, turn),
+    ]
     return "\n".join(lines)
 
 

@@ -25,7 +25,8 @@ class TestSilent:
         assert core.notices(lead) == [
             (
                 "[Notice: the turn of alice ended: completed. This is no message of the member.]\n"
-                "Its last text:\nRESULT 385\nOpen tasks it owns: none."
+                "Open tasks it owns: none.\n"
+                "Its last text is the next 10 bytes, to the end of this message:\nRESULT 385"
             )
         ]
         assert core.run(lead) is not None
@@ -92,7 +93,7 @@ class TestSilent:
         alice.call("team_task_update", task_id="task-2", expected_revision=1, action="claim")
         alice.call("team_task_update", task_id="task-2", expected_revision=2, action="complete")
         alice.finish()
-        assert core.notices(lead)[0].endswith("Open tasks it owns: task-1 (in_progress).")
+        assert "\nOpen tasks it owns: task-1 (in_progress).\n" in core.notices(lead)[0]
 
     def test_an_interrupt_by_the_lead_is_not_told_to_the_lead(self, core: Core) -> None:
         lead, _ = teammate(core)

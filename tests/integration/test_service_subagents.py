@@ -104,7 +104,10 @@ class TestBackground:
         claimed = core.agent(parent).begin()
         assert claimed == [
             "earlier",
-            f"[Notice: the turn of the subagent scout (agent_id {child}) ended: completed.]\nIts last text:\nfound it",
+            (
+                f"[Notice: the turn of the subagent scout (agent_id {child}) ended: completed.]\n"
+                "Its last text is the next 8 bytes, to the end of this message:\nfound it"
+            ),
         ]
 
     @pytest.mark.parametrize("settlement", ["silent", "always", "off"])
