@@ -12,6 +12,8 @@ WORKER_POINTS: Final = (
     "after-claim",
     "before-answer-post",
     "after-answer-post",
+    "before-compact-post",
+    "after-compact-post",
     "in-tool",
     "after-intent",
     "before-result-post",
@@ -19,7 +21,7 @@ WORKER_POINTS: Final = (
     "after-boundary",
     "at-turn-end",
 )
-COORDINATOR_POINTS: Final = ("before-commit", "after-commit", "before-publish", "after-publish")
+COORDINATOR_POINTS: Final = ("before-commit", "after-commit", "before-publish", "after-publish", "in-workflow")
 POINTS: Final = WORKER_POINTS + COORDINATOR_POINTS
 
 _armed: dict[str, int] = {}

@@ -239,9 +239,10 @@ class State(Part):
 
 
 class Role(Part):
-    """What one member does: a state machine."""
+    """What one member does: a state machine. ``summary`` is its answer when its history is to be compacted."""
 
     start: Rules
+    summary: str | None = Field(default=None, min_length=1)
     on_message: Rules | None = None
     states: dict[Name, State] = Field(min_length=1)
 

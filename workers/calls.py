@@ -1,6 +1,7 @@
 """The calls of one model answer: which side runs them, in which order, and what becomes of their results."""
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -114,6 +115,7 @@ class Calls:
             await self._writer.result(call.step, call.index, outcome="error", content=NOT_STARTED)
             return
         faults.reached("in-tool")
+        begun = time.monotonic()
         try:
             with self._deadlines.call(call.name, self._beside):
                 result = await self._drain.bounded(self._tools.run(call.name, call.arguments, context))
@@ -121,7 +123,7 @@ class Calls:
             self._log.warning("call stopped at the drain limit", step=call.step, tool=call.name)
             await self._judge(self._intents.get(call.call_id, call))
             return
-        await self._commit(call, result)
+        await self._commit(call, result, duration_ms=round((time.monotonic() - begun) * 1000))
 
     async def _run_remote(self, call: PendingCall) -> None:
         try:
@@ -135,7 +137,7 @@ class Calls:
             judged = await asyncio.to_thread(self._tools.recover, call)
         await self._commit(call, judged)
 
-    async def _commit(self, call: PendingCall, result: LocalResult) -> None:
+    async def _commit(self, call: PendingCall, result: LocalResult, *, duration_ms: int | None = None) -> None:
         for item in result.observed:
             self._files[item.path] = item
         moved = result.cwd if result.cwd != self._cwd else None
@@ -148,6 +150,7 @@ class Calls:
             content=result.content,
             observed=result.observed,
             cwd=moved,
+            duration_ms=duration_ms,
         )
         self._intents.pop(call.call_id, None)
 

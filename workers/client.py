@@ -18,6 +18,8 @@ from team.model.claims import (
     BoundaryResult,
     Claim,
     ClaimRequest,
+    CompactRequest,
+    CompactResult,
     ErrorResponse,
     FailRequest,
     IntentRequest,
@@ -205,6 +207,19 @@ class ClaimWriter:
         )
         return await self._send("answer", request, AnswerResult)
 
+    async def compact(self, step: int, *, summary: str, model: str, usage: Usage, history_after: int) -> CompactResult:
+        """Commit the summary that stands for the history before the answer of ``step``."""
+        request = CompactRequest(
+            epoch=self._claim.epoch,
+            number=self._next(),
+            step=step,
+            summary=summary,
+            model=model,
+            usage=usage,
+            history_after=history_after,
+        )
+        return await self._send("compact", request, CompactResult)
+
     async def intent(self, step: int, index: int, path: str, before: str | None, after: str) -> None:
         """Commit that a call is about to replace ``path``."""
         request = IntentRequest(
@@ -227,8 +242,9 @@ class ClaimWriter:
         content: str,
         observed: tuple[FileSlice, ...] = (),
         cwd: str | None = None,
+        duration_ms: int | None = None,
     ) -> ToolResult:
-        """Commit the result of a local call."""
+        """Commit the result of a local call, and how long it ran."""
         request = ResultRequest(
             epoch=self._claim.epoch,
             number=self._next(),
@@ -238,6 +254,7 @@ class ClaimWriter:
             content=content,
             observed=observed,
             cwd=cwd,
+            duration_ms=duration_ms,
         )
         return await self._send("result", request, ToolResult)
 

@@ -9,16 +9,18 @@ from pydantic import ValidationError
 
 from config import faults
 from team.model.claims import AnswerResult, BoundaryResult, Claim
+from team.model.content import text_of
 from team.model.errors import ConfigurationInvalid, CoordinatorUnreachable, TeamError, TurnFenced
 from team.model.events import first_fault
 from team.model.history import HistoryEntry
 from workers.calls import Calls
 from workers.checkout import LocalTools
 from workers.client import ClaimWriter
+from workers.compaction import Compaction
 from workers.deadlines import Deadlines
 from workers.deltas import Deltas
 from workers.drain import Drain, DrainExpired
-from workers.models import Conversation, Model, ModelFailure, retry_delay_seconds
+from workers.models import Answer, Conversation, Model, ModelFailure, retry_delay_seconds
 from workers.recent import Recent
 
 _log = structlog.stdlib.get_logger(__name__)
@@ -65,6 +67,7 @@ class Turn:
         self._drain = drain
         self._attempts = attempts
         self._deadlines = deadlines
+        self._compaction = Compaction(claim)
         self._calls = Calls(claim, writer, tools, drain, deadlines)
         self._log = _log.bind(
             member=claim.member, team=claim.team_id, session=claim.session_id, turn=claim.turn_id, epoch=claim.epoch
@@ -136,26 +139,35 @@ class Turn:
             attempt = 1 + max(self._attempts.get(key) or 0, self._claim.attempt if step == self._claim.step else 0)
             try:
                 model = self._models.get(self._claim.model)
-                with self._deadlines.answer():
-                    answer = await self._drain.bounded(
-                        model.answer(
-                            self._conversation,
-                            member=self._claim.member,
-                            on_text=self._deltas.writer(self._claim, step, attempt),
-                        )
+                compacting = self._compaction.is_due(self._conversation, step)
+                request = (
+                    self._compaction.summary(model, self._conversation, self._claim.member)
+                    if compacting
+                    else model.answer(
+                        self._conversation,
+                        member=self._claim.member,
+                        on_text=self._deltas.writer(self._claim, step, attempt),
                     )
+                )
+                with self._deadlines.answer():
+                    answer = await self._drain.bounded(request)
             except ConfigurationInvalid as error:
                 return await self._fail(_CONFIGURATION, error.message)
             except DrainExpired:
                 self._log.info("model request cancelled at the drain limit", step=step)
                 return await self._release()
             except ModelFailure as failure:
+                if self._compaction.makes_room(failure, self._conversation, step):
+                    continue
                 self._attempts.put(key, attempt)
                 ending = await self._pause(failure, step, attempt)
                 if ending is not None:
                     return ending
                 continue
             self._attempts.drop(key)
+            if compacting:
+                await self._compact(step, answer)
+                continue
             faults.reached("before-answer-post")
             result = await self._writer.answer(
                 step,
@@ -167,6 +179,21 @@ class Turn:
             )
             faults.reached("after-answer-post")
             return result
+
+    async def _compact(self, step: int, answer: Answer) -> None:
+        faults.reached("before-compact-post")
+        result = await self._writer.compact(
+            step,
+            summary=text_of(answer.content),
+            model=answer.model,
+            usage=answer.usage,
+            history_after=self._conversation.seq,
+        )
+        faults.reached("after-compact-post")
+        self._compaction.done(step)
+        before = self._conversation.context_tokens
+        self._extend(result.history)
+        self._log.info("history compacted", step=step, tokens=before, left=self._conversation.context_tokens)
 
     async def _pause(self, failure: ModelFailure, step: int, attempt: int) -> str | None:
         """Wait before the next attempt; or leave the turn, and tell how."""

@@ -36,6 +36,8 @@ class PlayedModel:
     answers: list[Answer | ModelFailure | Callable[[], Awaitable[Answer]]]
     seen: list[list[int]] = field(default_factory=list[list[int]])
     cancelled: int = 0
+    summaries: list[Answer | ModelFailure] = field(default_factory=list[Answer | ModelFailure])
+    summarised: list[list[int]] = field(default_factory=list[list[int]])
 
     def get(self, name: str) -> "PlayedModel":
         return self
@@ -53,6 +55,13 @@ class PlayedModel:
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
+
+    async def summarise(self, conversation: Conversation, *, member: str) -> Answer:
+        self.summarised.append([entry.seq for entry in conversation.items])
+        item = self.summaries.pop(0)
+        if isinstance(item, ModelFailure):
+            raise item
+        return item
 
 
 @dataclass

@@ -40,3 +40,10 @@ class Model(Protocol):
             asyncio.CancelledError: The task was cancelled; the request's connection is closed.
         """
         ...
+
+    async def summarise(self, conversation: Conversation, *, member: str) -> Answer:
+        """Ask for a summary that can take the place of the conversation; the answer's text is never empty.
+
+        Raises what ``answer`` raises.
+        """
+        ...

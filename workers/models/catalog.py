@@ -78,10 +78,19 @@ class _LazyModel:
 
     async def answer(self, conversation: Conversation, *, member: str, on_text: Callable[[str], None]) -> Answer:
         """See ``Model.answer``."""
+        model = await self._provider()
+        return await model.answer(conversation, member=member, on_text=on_text)
+
+    async def summarise(self, conversation: Conversation, *, member: str) -> Answer:
+        """See ``Model.summarise``."""
+        model = await self._provider()
+        return await model.summarise(conversation, member=member)
+
+    async def _provider(self) -> "ProviderModel":
         async with self._lock:
             if self._opened is None:
                 self._opened = await asyncio.to_thread(self._open)
-        return await self._opened[0].answer(conversation, member=member, on_text=on_text)
+        return self._opened[0]
 
     async def close(self) -> None:
         async with self._lock:

@@ -7,6 +7,7 @@ from typing import Any, Final, cast
 from pydantic_ai import exceptions
 from pydantic_ai.direct import model_request_stream
 from pydantic_ai.messages import (
+    ModelMessage,
     ModelResponse,
     PartDeltaEvent,
     PartStartEvent,
@@ -15,16 +16,24 @@ from pydantic_ai.messages import (
     ThinkingPart,
     ToolCallPart,
 )
+from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
 
-from team.model.content import ContentBlock, ReasoningBlock, TextBlock, ToolCallBlock
+from team.model.content import ContentBlock, ReasoningBlock, TextBlock, ToolCallBlock, text_of
 from team.model.events import FinishReason, Usage
 from team.model.values import clean_text
 from workers.models.answer import Answer
 from workers.models.clients import Client
 from workers.models.conversation import Conversation
 from workers.models.failure import FailureKind, ModelFailure
-from workers.models.request import arguments_text, dumped, messages_of, parameters_of, storable
+from workers.models.request import (
+    arguments_text,
+    dumped,
+    messages_of,
+    parameters_of,
+    storable,
+    summary_messages_of,
+)
 
 SILENCE_SECONDS: Final = 120.0
 """How long a provider may send nothing, before its first byte as between two: reasoning models think that long."""
@@ -81,10 +90,34 @@ class ProviderModel:
         """See ``Model.answer``."""
         del member  # identity is part of the conversation
         messages = messages_of(conversation, self._client.dialect)
+        return await self._request(messages, parameters_of(conversation), self._settings, on_text)
+
+    async def summarise(self, conversation: Conversation, *, member: str) -> Answer:
+        """See ``Model.summarise``. The tools stay in the request: it extends the history that the provider has cached.
+
+        A provider that offers calls all the same gets none of them run.
+        """
+        del member
+        messages = summary_messages_of(conversation, self._client.dialect)
         parameters = parameters_of(conversation)
+        settings: ModelSettings = (
+            {**self._settings, "tool_choice": "none"} if parameters.function_tools else self._settings
+        )
+        answer = await self._request(messages, parameters, settings, lambda _text: None)
+        if not text_of(answer.content).strip():
+            raise ModelFailure("transient", f"{self.name}: the provider gave no summary of the conversation.")
+        return answer
+
+    async def _request(
+        self,
+        messages: list[ModelMessage],
+        parameters: ModelRequestParameters,
+        settings: ModelSettings,
+        on_text: Callable[[str], None],
+    ) -> Answer:
         try:
             async with model_request_stream(
-                self._client.model, messages, model_settings=self._settings, model_request_parameters=parameters
+                self._client.model, messages, model_settings=settings, model_request_parameters=parameters
             ) as stream:
                 async for event in stream:
                     if isinstance(event, PartStartEvent):

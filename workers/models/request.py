@@ -25,7 +25,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.tools import ToolDefinition
 
-from team.model.content import TextBlock, ToolCallBlock
+from team.model.content import ContentBlock, TextBlock, ToolCallBlock
 from team.model.history import AssistantEntry, ToolResultEntry, UserEntry
 from team.model.values import clean_text, decode_json
 from workers.models.conversation import Conversation
@@ -34,6 +34,14 @@ from workers.models.failure import ModelFailure
 _log = structlog.stdlib.get_logger(__name__)
 
 SUMMARY_HEADING: Final = "Summary of the conversation before this point:"
+SUMMARY_INSTRUCTION: Final = (
+    "[Notice: this conversation has become too long and is about to be replaced by a summary. Do not go on with the "
+    "work and do not call a tool: answer with the summary alone. You will go on from it without seeing anything of the "
+    "above, so write down what you need: what you were asked to do, by whom, and in which words that matter; what is "
+    "done, and how it was verified; what you learned, with the paths, names, commands and results that count; what "
+    "failed, and why; decisions and their reasons; what is in progress, and the next step. Your identity, your Team, "
+    "the open tasks and the messages of this turn are told you again anyway.]"
+)
 INVALID_ARGUMENTS: Final = "INVALID_JSON"
 """Key under which a provider sees arguments again that were not a JSON object."""
 
@@ -100,13 +108,22 @@ def messages_of(conversation: Conversation, dialect: Dialect) -> list[ModelMessa
     return [*_head(conversation), *cached.messages, *_between(cached.answer, tail, dialect)]
 
 
+def summary_messages_of(conversation: Conversation, dialect: Dialect) -> list[ModelMessage]:
+    """The messages of a request for a summary: the history, and what is asked for instead of an answer to it."""
+    return [*messages_of(conversation, dialect), ModelRequest(parts=[UserPromptPart(content=SUMMARY_INSTRUCTION)])]
+
+
 def _head(conversation: Conversation) -> list[ModelMessage]:
     head: list[ModelMessage] = []
     if conversation.header is not None and conversation.header.system:
         head.append(ModelRequest(parts=[SystemPromptPart(content=conversation.header.system)]))
-    if conversation.summary is not None:
-        text = f"{SUMMARY_HEADING}\n\n{conversation.summary}"
+    summary = conversation.summary
+    if summary is not None:
+        text = f"{SUMMARY_HEADING}\n\n{summary.summary}"
         head.append(ModelRequest(parts=[UserPromptPart(content=text)]))
+        if summary.context:
+            head.append(ModelRequest(parts=[UserPromptPart(content=summary.context)]))
+        head += _user_messages([message.content for message in summary.kept])
     return head
 
 
@@ -122,10 +139,14 @@ def _between(
     results = _results(answer, [entry for entry in entries if isinstance(entry, ToolResultEntry)], dialect)
     if results:
         messages.append(ModelRequest(parts=results))
-    for entry in entries:
-        if not isinstance(entry, UserEntry):
-            continue
-        texts = [block.text for block in entry.content if isinstance(block, TextBlock) and block.text]
+    messages += _user_messages([entry.content for entry in entries if isinstance(entry, UserEntry)])
+    return messages
+
+
+def _user_messages(contents: Sequence[tuple[ContentBlock, ...]]) -> list[ModelMessage]:
+    messages: list[ModelMessage] = []
+    for blocks in contents:
+        texts = [block.text for block in blocks if isinstance(block, TextBlock) and block.text]
         if texts:
             content: str | list[UserContent] = texts[0] if len(texts) == 1 else [*texts]
             messages.append(ModelRequest(parts=[UserPromptPart(content=content)]))

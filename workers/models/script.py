@@ -14,6 +14,7 @@ from team.model.snapshots import DelegationSource, RuntimeContextSource, Settlem
 from workers.models.answer import Answer
 from workers.models.conversation import Conversation
 from workers.models.failure import ModelFailure
+from workers.models.lookup import Missing, expand, written
 from workers.models.machine import CallResult, Memory, Plan, Received, ScenarioFault, memory_of, plan
 
 _CHUNK_CHARACTERS: Final = 12
@@ -51,6 +52,24 @@ class ScriptModel:
             usage=Usage(),
             finish_reason=_finish_reason(planned),
             provider_detail=planned.memory.to_json(),
+        )
+
+    async def summarise(self, conversation: Conversation, *, member: str) -> Answer:
+        """See ``Model.summarise``: the role's ``summary``, or what the machine remembers."""
+        role = self._scenario.role(member)
+        memory = _memory(conversation)
+        variables = memory.variables if memory is not None else {}
+        try:
+            text = written(expand(role.summary, {**variables, "member": member})) if role and role.summary else ""
+        except Missing as missing:
+            raise self._failure(member, f"its summary: {missing}") from missing
+        state = f" It is in the state {memory.state!r}." if memory is not None else ""
+        return Answer(
+            model=f"script:{self.file}",
+            content=(TextBlock(text=text or f"The script of {member} goes on.{state}"),),
+            usage=Usage(),
+            finish_reason="stop",
+            provider_detail=None,
         )
 
     def _failure(self, member: str, reason: str) -> ModelFailure:
