@@ -54,7 +54,7 @@ RETRYABLE: Final = {
 
 @pytest.mark.parametrize("model", BOTH)
 @pytest.mark.parametrize("fault", RETRYABLE)
-def test_a_fault_of_the_connection_or_server_may_be_retried_and_runs_nothing(
+def test_l01_a_fault_of_the_connection_or_server_may_be_retried_and_runs_nothing(
     server: ProviderServer, model: str, fault: str
 ) -> None:
     """L01: also a partial call is dropped whole, and the library itself does not retry."""
@@ -87,7 +87,7 @@ FINAL: Final = {
 
 @pytest.mark.parametrize("model", BOTH)
 @pytest.mark.parametrize("fault", FINAL)
-def test_a_fault_that_stays_ends_the_turn_with_its_code_and_no_key_in_its_text(
+def test_l01_a_fault_that_stays_ends_the_turn_with_its_code_and_no_key_in_its_text(
     server: ProviderServer, model: str, fault: str
 ) -> None:
     """R11: nothing is retried for ever; invariant 8: the key is not repeated."""
@@ -123,7 +123,7 @@ def test_a_server_that_is_not_there_is_a_transient_fault() -> None:
 
 @pytest.mark.parametrize("model", BOTH)
 @pytest.mark.parametrize("text", [[], ["Some text"]])
-def test_a_silent_provider_is_given_up_and_its_connection_closed(
+def test_l01_a_silent_provider_is_given_up_and_its_connection_closed(
     server: ProviderServer, model: str, text: list[str]
 ) -> None:
     """L01: a hang ends at the request timeout."""
@@ -134,7 +134,7 @@ def test_a_silent_provider_is_given_up_and_its_connection_closed(
 
 @pytest.mark.parametrize("model", BOTH)
 @pytest.mark.parametrize("text", [[], ["Some text"]])
-def test_cancelling_a_request_closes_its_connection(server: ProviderServer, model: str, text: list[str]) -> None:
+def test_w08_cancelling_a_request_closes_its_connection(server: ProviderServer, model: str, text: list[str]) -> None:
     """W08: an interrupt does not wait for the provider."""
 
     async def act(models: Models) -> None:
@@ -163,7 +163,7 @@ def test_cancelling_a_request_closes_its_connection(server: ProviderServer, mode
 
 
 @pytest.mark.parametrize("model", BOTH)
-def test_an_answer_cut_by_the_length_limit_runs_none_of_its_calls(server: ProviderServer, model: str) -> None:
+def test_l01_an_answer_cut_by_the_length_limit_runs_none_of_its_calls(server: ProviderServer, model: str) -> None:
     log = hello()
     server.replies.append(Reply(text=["I will"], calls=[READ_A], finish="length"))
     answer, _ = ask(server, model, log.conversation)
@@ -196,7 +196,7 @@ def test_a_refusal_is_an_answer_and_the_session_goes_on_after_it(server: Provide
 
 
 @pytest.mark.parametrize("model", BOTH)
-def test_unstorable_text_is_cleaned_once_and_the_session_goes_on(server: ProviderServer, model: str) -> None:
+def test_s05_s06_unstorable_text_is_cleaned_once_and_the_session_goes_on(server: ProviderServer, model: str) -> None:
     """S05, S06: NUL and lone surrogates from a provider do not reach the log or a later request."""
     log = hello()
     reply = Reply(text=["a\x00b", "\ud83d!"], calls=[FakeCall(name="read", arguments='{"path": "\x00"}')])

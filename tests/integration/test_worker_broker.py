@@ -21,7 +21,7 @@ def fleet(tmp_path: Path, valkey: ValkeyProcess) -> Iterator[Fleet]:
     made.close()
 
 
-def test_work_goes_on_after_a_broker_restart_even_where_the_worker_itself_must_be_restarted(fleet: Fleet) -> None:
+def test_c13_work_goes_on_after_a_broker_restart_even_where_the_worker_itself_must_be_restarted(fleet: Fleet) -> None:
     gate = fleet.directory / "gate"
     script = fleet.script(f"""
 first:
@@ -50,7 +50,7 @@ over: {{say: finished}}
     assert last_text(waiting) == "after"
 
 
-def test_a_broker_that_stays_away_does_not_end_the_worker(fleet: Fleet) -> None:
+def test_c01_a_broker_that_stays_away_does_not_end_the_worker(fleet: Fleet) -> None:
     worker = fleet.worker("one", LIVENESS_SECONDS="2").ready()
     fleet.broker.kill()
     wait_until(lambda: worker.log.count("broker away") >= 4, "four checks without a verdict", 30)
@@ -62,7 +62,7 @@ def test_a_broker_that_stays_away_does_not_end_the_worker(fleet: Fleet) -> None:
     assert worker.process.poll() is None
 
 
-def test_a_worker_stops_when_it_is_asked_to_while_the_broker_is_away(fleet: Fleet) -> None:
+def test_d07_a_worker_stops_when_it_is_asked_to_while_the_broker_is_away(fleet: Fleet) -> None:
     worker = fleet.worker("one", DRAIN_SECONDS="1").ready()
     fleet.broker.kill()
     wait_until(lambda: "broker" in worker.log.lower() or "connection" in worker.log.lower(), "it to notice", 20)
@@ -71,7 +71,7 @@ def test_a_worker_stops_when_it_is_asked_to_while_the_broker_is_away(fleet: Flee
     fleet.broker.start()
 
 
-def test_a_store_that_was_emptied_loses_no_queued_turn(fleet: Fleet) -> None:
+def test_d03_a_store_that_was_emptied_loses_no_queued_turn(fleet: Fleet) -> None:
     gate = fleet.directory / "gate"
     script = fleet.script(f"""
 first:
@@ -92,7 +92,7 @@ over: {{say: finished}}
         fleet.ended(turn)
 
 
-def test_a_deaf_worker_hands_its_turn_over_and_ends_itself(fleet: Fleet) -> None:
+def test_c01_a_deaf_worker_hands_its_turn_over_and_ends_itself(fleet: Fleet) -> None:
     turn = fleet.turns.begin("go", model=fleet.script("first: {say: late, think_ms: 600000}"))
     worker = fleet.worker("one", LIVENESS_SECONDS="0.6").ready()
     wait_until(lambda: turn.step_open, "the model request", 20)

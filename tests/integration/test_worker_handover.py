@@ -46,7 +46,7 @@ def test_an_idle_worker_stops_at_once_and_leaves_no_key(fleet: Fleet) -> None:
     client.close()
 
 
-def test_a_hand_over_finishes_the_step_and_another_worker_takes_the_turn_at_once(fleet: Fleet) -> None:
+def test_c09_a_hand_over_finishes_the_step_and_another_worker_takes_the_turn_at_once(fleet: Fleet) -> None:
     gate = fleet.directory / "gate"
     command = f"echo x >> {fleet.directory}/runs; while [ ! -e {gate} ]; do sleep 0.05; done"
     turn = fleet.turns.begin("go", model=fleet.script(BASH.format(command=command)))
@@ -66,12 +66,10 @@ def test_a_hand_over_finishes_the_step_and_another_worker_takes_the_turn_at_once
     assert second.process.poll() is None
 
 
-def test_a_model_request_that_outlasts_the_drain_is_cancelled_and_its_turn_released(fleet: Fleet) -> None:
+def test_c09_a_model_request_that_outlasts_the_drain_is_cancelled_and_its_turn_released(fleet: Fleet) -> None:
     turn = fleet.turns.begin("go", model=fleet.script("first: {say: late, think_ms: 600000}"))
     worker = fleet.worker("one", DRAIN_SECONDS="0.5").ready()
     wait_until(lambda: turn.step_open, "the model request", 20)
-    worker.terminate()
-    # A second signal changes nothing.
     worker.terminate()
     assert worker.code(15) == 0
     assert (turn.status, turn.releases, turn.losses) == ("queued", 1, 0)
@@ -79,22 +77,21 @@ def test_a_model_request_that_outlasts_the_drain_is_cancelled_and_its_turn_relea
     assert not turn.answered
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
-def test_every_signal_to_stop_hands_over_and_a_second_interrupt_does_not_wait(
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_c09_d07_every_signal_to_stop_hands_over_and_the_same_one_again_does_not_wait(
     fleet: Fleet, number: signal.Signals
 ) -> None:
     turn = fleet.turns.begin("go", model=fleet.script("first: {say: late, think_ms: 600000}"))
-    worker = fleet.worker("one", DRAIN_SECONDS="1" if number != signal.SIGINT else "600").ready()
+    worker = fleet.worker("one", DRAIN_SECONDS="600").ready()
     wait_until(lambda: turn.step_open, "the model request", 20)
     worker.process.send_signal(number)
     wait_until(lambda: "worker hands over" in worker.log, "the hand-over to begin")
-    if number == signal.SIGINT:
-        worker.process.send_signal(number)
+    worker.process.send_signal(number)
     assert worker.code(15) == 0
     assert (turn.status, turn.releases) == ("queued", 1)
 
 
-def test_a_command_that_outlasts_the_drain_is_ended_and_its_outcome_unknown(fleet: Fleet) -> None:
+def test_c09_a_command_that_outlasts_the_drain_is_ended_and_its_outcome_unknown(fleet: Fleet) -> None:
     marker = f"{fleet.directory}/never"
     turn = fleet.turns.begin(
         "go", model=fleet.script(BASH.format(command=f"while [ ! -e {marker} ]; do sleep 0.1; done"))
@@ -112,7 +109,7 @@ def test_a_command_that_outlasts_the_drain_is_ended_and_its_outcome_unknown(flee
     assert last_text(turn) == "finished"
 
 
-def test_a_killed_workers_turn_goes_on_elsewhere_after_its_lease(fleet: Fleet) -> None:
+def test_c04_a_killed_workers_turn_goes_on_elsewhere_after_its_lease(fleet: Fleet) -> None:
     marker = f"{fleet.directory}/never"
     turn = fleet.turns.begin(
         "go", model=fleet.script(BASH.format(command=f"while [ ! -e {marker} ]; do sleep 0.1; done"))
@@ -155,7 +152,7 @@ over: {say: finished}
         "before-boundary:3",
     ],
 )
-def test_a_worker_killed_at_any_point_loses_and_repeats_nothing(fleet: Fleet, point: str) -> None:
+def test_l03_s08_a_worker_killed_at_any_point_loses_and_repeats_nothing(fleet: Fleet, point: str) -> None:
     fleet.turns.tools["list_agents"] = lambda arguments: "[]"
     turn = fleet.turns.begin("go", model=fleet.script(EVERY_KIND))
     first = fleet.worker("one", FAULT_POINTS=point)

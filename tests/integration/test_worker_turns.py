@@ -90,7 +90,7 @@ def test_slots_run_turns_at_the_same_time_and_more_wait_for_a_slot(fleet: Fleet)
         fleet.ended(turn)
 
 
-def test_a_parked_turn_holds_no_slot(fleet: Fleet) -> None:
+def test_c10_a_parked_turn_holds_no_slot(fleet: Fleet) -> None:
     fleet.turns.tools["wait_agent"] = lambda arguments: WAITING
     waits = fleet.script("first: {calls: [{tool: wait_agent, args: {}}], next: over}\nover: {say: woken}")
     works = fleet.script("first: {say: worked}")
@@ -126,7 +126,7 @@ def test_streamed_text_is_published_with_its_place(fleet: Fleet) -> None:
     client.close()
 
 
-def test_an_interrupt_ends_bash_and_is_confirmed(fleet: Fleet) -> None:
+def test_w08_an_interrupt_ends_bash_and_is_confirmed(fleet: Fleet) -> None:
     marker = f"{fleet.directory}/never"
     turn = fleet.turns.begin(
         "go", model=fleet.script(BASH.format(command=f"while [ ! -e {marker} ]; do sleep 0.1; done"))
@@ -144,7 +144,7 @@ def test_an_interrupt_ends_bash_and_is_confirmed(fleet: Fleet) -> None:
     fleet.ended(fleet.turns.begin("next", model=fleet.script("first: {say: next}"), member="other"))
 
 
-def test_an_interrupt_ends_a_silent_model_request(fleet: Fleet) -> None:
+def test_w08_an_interrupt_ends_a_silent_model_request(fleet: Fleet) -> None:
     turn = fleet.turns.begin("go", model=fleet.script("first: {say: late, think_ms: 600000}"))
     fleet.worker("one").ready()
     wait_until(lambda: turn.step_open, "the model request", 20)
@@ -154,7 +154,7 @@ def test_an_interrupt_ends_a_silent_model_request(fleet: Fleet) -> None:
     wait_until(lambda: [held.turn_id for held in fleet.turns.stopped] == [turn.turn_id], "the confirmation")
 
 
-def test_a_fenced_worker_writes_nothing_more_and_the_next_claim_goes_on(fleet: Fleet) -> None:
+def test_w08_a_fenced_worker_writes_nothing_more_and_the_next_claim_goes_on(fleet: Fleet) -> None:
     gate = fleet.directory / "gate"
     command = f"echo x >> {fleet.directory}/runs; while [ ! -e {gate} ]; do sleep 0.05; done"
     turn = fleet.turns.begin("go", model=fleet.script(BASH.format(command=command)))
@@ -171,7 +171,7 @@ def test_a_fenced_worker_writes_nothing_more_and_the_next_claim_goes_on(fleet: F
     assert posted[-1] > 1
 
 
-def test_a_restart_of_the_coordinator_in_mid_turn_is_outlived(fleet: Fleet) -> None:
+def test_r05_a_restart_of_the_coordinator_in_mid_turn_is_outlived(fleet: Fleet) -> None:
     gate = fleet.directory / "gate"
     command = f"echo x >> {fleet.directory}/runs; while [ ! -e {gate} ]; do sleep 0.05; done"
     turn = fleet.turns.begin("go", model=fleet.script(BASH.format(command=command)))
@@ -224,7 +224,7 @@ def test_a_claim_that_is_answered_too_late_is_given_back(fleet: Fleet) -> None:
     assert (turn.releases, turn.losses, turn.epoch) == (1, 0, 2)
 
 
-def test_a_worker_that_starts_before_the_coordinator_waits_for_it(fleet: Fleet) -> None:
+def test_l05_a_worker_that_starts_before_the_coordinator_waits_for_it(fleet: Fleet) -> None:
     fleet.coordinator.stop()
     turn = fleet.turns.begin("go", model=fleet.script("first: {say: over}"))
     worker = fleet.worker("one")
