@@ -66,7 +66,7 @@ def sessions_table(sessions: Iterable[SessionView]) -> Table:
         ("SESSION", "LABEL", "CREATED", "PROFILE", "STATUS", "TURN", "LAST TURN", "DIRECTORY"),
         (
             (
-                f"{'  ' if session.parent_id else ''}{session.id}",
+                f"{'└ ' if session.parent_id else ''}{session.id}",
                 session.label or "-",
                 session.created_at[:19],
                 session.profile,
@@ -109,7 +109,7 @@ def print_team(console: Console, team: TeamView) -> None:
                 ("LABEL", "MODE", "STATUS", "TURN", "LAST TURN", "WORKERS", "SESSION"),
                 (
                     (
-                        f"{'  ' * depth}{name_of(agent)}",
+                        f"{'└ ' * depth}{name_of(agent)}",
                         agent.mode or "-",
                         agent.error or agent.status or "-",
                         turn_state(agent.turn),

@@ -1,12 +1,15 @@
 """What a run shows, when it ends, and what it calls unfinished."""
 
+import io
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from team.cli.client import Operator
 from team.cli.follow import Follower, unfinished_work
 from team.cli.lines import arguments_of, harmless, plain, progress_line
+from team.cli.rendering import as_tree, print_team
 from team.cli.views import is_settled
 from team.model.events import Event
 from team.model.views import TeamView
@@ -67,6 +70,65 @@ def silent(who: str, what: str) -> None:
 )
 def test_a_run_ends_when_nobody_has_a_turn_or_unheld_input(changes: dict[str, Any], settled: bool) -> None:
     assert is_settled(view(member(), member("helper", **changes))) is settled
+
+
+def subagent(label: str = "scout", **changes: Any) -> dict[str, Any]:
+    return {"sessionId": f"s-{label}", "parentId": "s-lead", "label": label, "status": "inactive", **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "settled"),
+    [({}, True), ({"turn": RUNNING}, False), ({"pending": 1}, False), ({"pending": 1, "held": True}, True)],
+)
+def test_a_run_goes_on_while_a_subagent_works(changes: dict[str, Any], settled: bool) -> None:
+    assert is_settled(view(member(), subagents=[subagent(**changes)])) is settled
+
+
+def test_a_subagent_that_still_works_is_unfinished() -> None:
+    unfinished = unfinished_work(view(member(), subagents=[subagent(turn=RUNNING), subagent("idle")]))
+    assert unfinished == ("the subagent scout has a turn that is running",)
+
+
+def test_subagents_are_shown_as_a_tree_and_a_broken_one_with_its_reason() -> None:
+    agents = [
+        subagent("one"),
+        subagent("two", turn=RUNNING, status="running"),
+        subagent("below-one", parentId="s-one"),
+        {"sessionId": "s-broken", "parentId": "s-two", "error": "its header cannot be read"},
+        subagent("below-below", parentId="s-below-one"),
+    ]
+    shown = view(member(), subagents=agents)
+    assert [(depth, agent.session_id) for depth, agent in as_tree(shown.subagents)] == [
+        (0, "s-one"),
+        (1, "s-below-one"),
+        (2, "s-below-below"),
+        (0, "s-two"),
+        (1, "s-broken"),
+    ]
+    console = Console(width=200, record=True, file=io.StringIO())
+    print_team(console, shown)
+    text = console.export_text()
+    assert "its header cannot be read" in text
+    assert "└ └ below-below" in text
+    assert "running on worker-1" in text
+
+
+def test_a_subagent_called_lead_does_not_give_the_answer() -> None:
+    said = {"seq": 1, "time": "2026-01-01T00:00:00.000Z", "type": "assistant/message"}
+    spoken: dict[str, dict[str, Any]] = {
+        "s-lead": {**said, "data": {"content": [{"type": "text", "text": "of the Lead"}]}},
+        "s-false": {**said, "seq": 1, "data": {"content": [{"type": "text", "text": "of another"}]}},
+    }
+    false = {**subagent("lead", lastSeq=1), "sessionId": "s-false"}
+
+    def answer(asked: Asked) -> Answer:
+        if asked.path.startswith("/v1/teams/"):
+            return 200, team(member(lastSeq=1), subagents=[false])
+        session = asked.path.split("/")[3]
+        return 200, {"events": [spoken[session]] if "after=0" in asked.path else [], "lastSeq": 1}
+
+    with RecordingServer(answer) as server, Operator(server.url, "token") as operator:
+        assert Follower(operator, "s-lead", silent, lambda: None).follow(5).answer == "of the Lead"
 
 
 @pytest.mark.parametrize(
