@@ -1,7 +1,7 @@
 """Exports as tests handle them: a Team that has everything, and files with a change."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from team.model.content import TextBlock
@@ -19,7 +19,7 @@ def export(core: Core, session_id: str) -> list[str]:
     return list(TransferService(core.store).export(session_id))
 
 
-def import_(core: Core, lines: list[str]) -> list[SessionId]:
+def import_(core: Core, lines: Iterable[str]) -> list[SessionId]:
     return list(TransferService(core.store).import_(lines).sessions)
 
 
