@@ -22,6 +22,7 @@ _log = structlog.get_logger(__name__)
 DEADLINE_TICK_SECONDS = 0.25
 MISSED_EDGE_SECONDS = 2.0
 CREATION_SECONDS = 1.0
+CLOCK_SECONDS = 1.0
 FORGET_SECONDS = 300.0
 WORKSPACE_SECONDS = 5.0
 DISPATCH_BATCH = 200
@@ -69,6 +70,7 @@ class Loops:
             ("reaper", min(1.0, settings.lease_seconds / 6), reaper.tick),
             ("deadlines", DEADLINE_TICK_SECONDS, recovery.expire_waits),
             ("creations", CREATION_SECONDS, recovery.settle_creations),
+            ("clock", CLOCK_SECONDS, recovery.bring_back_times),
             ("workspace", WORKSPACE_SECONDS, turns.hello),
             ("housekeeping", FORGET_SECONDS, housekeeping.tidy),
         ]

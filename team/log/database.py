@@ -46,6 +46,7 @@ class Database:
         self.engine: Engine = create_engine(
             url, pool_size=pool_size, max_overflow=pool_size, hide_parameters=True, **options
         )
+        self._epoch = time.time() - time.monotonic()
         self._writer = threading.Lock()
         if self.is_sqlite:
             event.listen(self.engine, "connect", _prepare_sqlite)
@@ -61,9 +62,13 @@ class Database:
         self.engine.dispose()
 
     def now(self, connection: Connection) -> float:
-        """Seconds since 1970 on the database's clock (SQLite's is this machine's)."""
+        """Seconds since 1970 on the database's clock.
+
+        SQLite's runs with this process from the moment at which the database was opened: a step of the machine's clock
+        neither ends a lease nor prolongs one.
+        """
         if self.is_sqlite:
-            return time.time()
+            return self._epoch + time.monotonic()
         return float(connection.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
 
     @contextmanager

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from team.log import operations, runs, sessions, waits
+from team.log import clock, operations, runs, sessions, waits
 from team.log.events import naming, stream_events
 from team.log.transaction import Queued, Transaction
 from team.log.waits import Wait
@@ -16,6 +16,8 @@ from team.rules.queue import begin, queued_of
 from team.service.isolation import each
 from team.service.store import Store
 
+LONGEST_WAIT_SECONDS = waiting.MAX_TIMEOUT_MS / 1000
+CLOCK_SLACK_SECONDS = 1.0
 LOST_CREATOR = "its creation was cut off before the prompt was accepted"
 
 
@@ -61,6 +63,24 @@ class RecoveryService:
             return True
 
         return self._store.writing(expire)
+
+    def bring_back_times(self) -> int:
+        """Shorten what would last longer than it may, because the database's clock went back; returns how many.
+
+        A lease ends within a lease, a dispatch comes within the longest back-off, a wait within the longest time-out.
+        """
+        settings = self._store.settings
+
+        def latest(now: float) -> dict[str, float]:
+            lease_until, dispatch_at = now + settings.lease_seconds, now + settings.dispatch_backoff_max_seconds
+            spans = {"lease_until": lease_until, "dispatch_at": dispatch_at, "deadline": now + LONGEST_WAIT_SECONDS}
+            # Other transactions read the clock a moment later than this one.
+            return {name: moment + CLOCK_SLACK_SECONDS for name, moment in spans.items()}
+
+        with self._store.reading() as connection:
+            if not clock.lies_ahead(connection, **latest(self._store.database.now(connection))):
+                return 0
+        return self._store.writing(lambda tx: clock.bring_back(tx.connection, **latest(tx.now)))
 
     def due_dispatches(self, limit: int) -> list[Queued]:
         """Queued turns whose dispatch is due; each is put off with exponential back-off."""
