@@ -97,7 +97,7 @@ class Follower:
     panel: PanelService
     positions: dict[str, int]
     foreign: Sequence[str] = ()
-    _sent_versions: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
+    _sent_versions: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
     _sent_closed: dict[str, bool] = field(default_factory=dict[str, bool])
     _sent_statuses: dict[str, SessionStatus] = field(default_factory=dict[str, SessionStatus])
     _sent_list: int = 0

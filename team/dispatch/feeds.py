@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 import json
 from collections import deque
 from collections.abc import Callable
@@ -22,6 +23,7 @@ LIST_PERIOD_SECONDS: Final = 1.0
 REREAD_SECONDS: Final = 4.0
 """How late a change is seen whose hint was lost."""
 MAX_DELTA_CHARACTERS: Final = 65_536
+COLLECTIONS: Final = ("roster", "tasks", "failure")
 
 
 @dataclass(frozen=True)
@@ -140,13 +142,13 @@ class Feed:
 
 
 class TeamFeed(Feed):
-    """One Team. Each collection has a version that is raised when it is replaced; an equal one is kept as it was."""
+    """One Team. Each collection has a version that changes with its content, and is the same in every coordinator."""
 
     def __init__(self, team_id: TeamId, read: Callable[[str], TeamState]) -> None:
         super().__init__(self._refresh, PERIOD_SECONDS)
         self.team_id = team_id
         self.team: TeamWire | None = None
-        self.versions = {"roster": 0, "tasks": 0, "failure": 0}
+        self.versions: dict[str, str] = dict.fromkeys(COLLECTIONS, "")
         self.statuses: dict[str, SessionStatus] = {}
         self._state_of = read
 
@@ -163,11 +165,15 @@ class TeamFeed(Feed):
         before = self.team
         if before == team:
             return False
-        for name in self.versions:
-            if before is None or getattr(before, name) != getattr(team, name):
-                self.versions = {**self.versions, name: self.versions[name] + 1}
+        touched = [name for name in COLLECTIONS if before is None or getattr(before, name) != getattr(team, name)]
+        self.versions = {**self.versions, **{name: _version(team, name) for name in touched}}
         self.team = team
         return True
+
+
+def _version(team: TeamWire, name: str) -> str:
+    content = team.model_dump_json(by_alias=True, include={name})
+    return hashlib.blake2b(content.encode(), digest_size=9).hexdigest()
 
 
 class ListFeed(Feed):

@@ -75,7 +75,7 @@ function clipped(text) {
   return shown.length > 4000 ? `${shown.slice(0, 4000)}…` : shown;
 }
 
-const WIDTH = 184;
+const WIDTH = 196;
 const HEIGHT = 46;
 const GAP_X = 56;
 const GAP_Y = 14;
@@ -105,7 +105,7 @@ export class Graph {
         if (!from) continue;
         const isOpen = (task.openBlockers ?? []).includes(id);
         const [x1, y1, x2, y2] = [from.x + WIDTH, from.y + HEIGHT / 2, to.x, to.y + HEIGHT / 2];
-        edges.push(svg("path", { class: isOpen ? "edge open" : "edge", d: `M${x1} ${y1} C${x1 + GAP_X / 2} ${y1} ${x2 - GAP_X / 2} ${y2} ${x2} ${y2}` }));
+        edges.push(svg("path", { class: isOpen ? "edge open" : "edge", "marker-end": "url(#arrow)", d: `M${x1} ${y1} C${x1 + GAP_X / 2} ${y1} ${x2 - GAP_X / 2} ${y2} ${x2} ${y2}` }));
       }
       const state = taskState(task);
       nodes.push(
@@ -113,10 +113,11 @@ export class Graph {
           svg("title", {}, label(task, state)),
           svg("rect", { width: WIDTH, height: HEIGHT, rx: 6 }),
           svg("text", { x: 10, y: 18, class: "nodehead" }, `${state.mark} ${task.id}${task.ownerName ? ` · ${clip(task.ownerName, 14)}` : ""}`),
-          svg("text", { x: 10, y: 36 }, clip(task.subject, 27))),
+          svg("text", { x: 10, y: 36 }, clip(task.subject, 26))),
       );
     }
-    replace(this.canvas, svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "list", "aria-label": "Tasks and what they wait for" }, edges, nodes));
+    const arrow = svg("defs", {}, svg("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" }, svg("path", { d: "M0 0 8 4 0 8z", class: "arrowhead" })));
+    replace(this.canvas, svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "list", "aria-label": "Tasks and what they wait for" }, arrow, edges, nodes));
   }
 }
 

@@ -30,7 +30,9 @@ function applyTheme() {
   const chosen = localStorage.getItem("theme") ?? "auto";
   if (chosen === "auto") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = chosen;
-  theme.textContent = `Theme: ${chosen}`;
+  theme.textContent = { auto: "◐", light: "☼", dark: "☾" }[chosen] ?? "◐";
+  theme.setAttribute("aria-label", `Theme: ${chosen}`);
+  theme.title = `Theme: ${chosen}`;
 }
 
 const WORDS = new Map([

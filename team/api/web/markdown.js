@@ -3,7 +3,8 @@
 import { h, visible } from "./dom.js";
 
 const SCHEMES = new Set(["http:", "https:", "mailto:"]);
-const INLINE = /(`+)([\s\S]*?[^`])\1(?!`)|\*\*([^*\n]+)\*\*|__([^_\n]+)__|\*([^*\n]+)\*|\[([^\]\n]{1,500})\]\(([^()\s]{1,2000})\)|(https?:\/\/[^\s<>"'`]{1,2000})/;
+// Underscores are no markup here: models write __init__ and snake_case far more often than bold with them.
+const INLINE = /(`+)([\s\S]*?[^`])\1(?!`)|\*\*([^*\n]+)\*\*|\*([^*\n]+)\*|\[([^\]\n]{1,500})\]\(([^()\s]{1,2000})\)|(https?:\/\/[^\s<>"'`]{1,2000})/;
 
 export function safeLink(address) {
   let url;
@@ -28,9 +29,9 @@ function inline(text) {
     const found = INLINE.exec(rest);
     if (found === null) break;
     if (found.index > 0) nodes.push(visible(rest.slice(0, found.index)));
-    const [all, , code, strong, strong2, emphasis, label, address, bare] = found;
+    const [all, , code, strong, emphasis, label, address, bare] = found;
     if (code !== undefined) nodes.push(h("code", {}, visible(code.trim() || code)));
-    else if (strong ?? strong2) nodes.push(h("strong", {}, visible(strong ?? strong2)));
+    else if (strong) nodes.push(h("strong", {}, visible(strong)));
     else if (emphasis) nodes.push(h("em", {}, visible(emphasis)));
     else if (label) nodes.push(link(address, label));
     else {

@@ -15,7 +15,7 @@ const TABS = [
   ["timeline", "Timeline"],
   ["graph", "Dependencies"],
 ];
-const PANES = [["roster", "Members"], TABS[0], ["board", "Board"], TABS[1], TABS[2]];
+const PANES = [["roster", "Members"], ["conversation", "Talk"], ["board", "Board"], ["timeline", "Timeline"], ["graph", "Graph"]];
 const USAGE_MS = 4_000;
 
 export class TeamPage {

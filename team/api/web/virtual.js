@@ -17,6 +17,8 @@ export class VirtualList {
     this.offsets = [0];
     this.shown = new Map();
     this.isAtEnd = true;
+    this.lastTop = 0;
+    this.lastHeight = 0;
     this.canvas = h("div", { class: "canvas", role: "list" });
     this.element = h("div", { class: "scroller", tabindex: "0", role: "log", "aria-label": label, "aria-live": "off" }, this.canvas);
     this.element.addEventListener("scroll", () => this.scrolled(), { passive: true });
@@ -83,7 +85,12 @@ export class VirtualList {
 
   scrolled() {
     const { scrollTop, clientHeight, scrollHeight } = this.element;
-    this.isAtEnd = scrollHeight - scrollTop - clientHeight < AT_END;
+    // Only a reader who moves up leaves the end: rows that turn out to be higher than estimated do not.
+    const isUpwards = scrollTop < this.lastTop - 1 && scrollHeight >= this.lastHeight;
+    if (scrollHeight - scrollTop - clientHeight < AT_END) this.isAtEnd = true;
+    else if (isUpwards) this.isAtEnd = false;
+    this.lastTop = scrollTop;
+    this.lastHeight = scrollHeight;
     if (scrollTop < OVERSCAN) this.onStart?.();
     this.plan();
   }
@@ -119,19 +126,29 @@ export class VirtualList {
     const top = this.element.scrollTop;
     const first = this.indexAt(Math.max(0, top - OVERSCAN));
     const bottom = top + (this.element.clientHeight || 800) + OVERSCAN;
-    const wanted = new Set();
-    for (let index = first; index < this.items.length && this.offsets[index] < bottom; index += 1) {
+    let end = first;
+    while (end < this.items.length && this.offsets[end] < bottom) end += 1;
+    const wanted = new Set(this.items.slice(first, end).map((item) => item.key));
+    for (const [key, row] of this.shown) {
+      if (wanted.has(key)) continue;
+      this.sizes.unobserve(row.element);
+      row.element.remove();
+      this.shown.delete(key);
+    }
+    // Rows stand in the document in the order in which they are read.
+    let place = this.canvas.firstChild;
+    for (let index = first; index < end; index += 1) {
       const item = this.items[index];
-      wanted.add(item.key);
       let row = this.shown.get(item.key);
       if (!row) {
         const element = h("div", { class: "row", role: "listitem" });
         element.itemKey = item.key;
         row = { element, version: -1 };
         this.shown.set(item.key, row);
-        this.canvas.append(element);
         this.sizes.observe(element);
       }
+      if (row.element === place) place = place.nextSibling;
+      else this.canvas.insertBefore(row.element, place);
       if (row.version !== item.version) {
         row.version = item.version;
         this.render(row.element, item);
@@ -139,12 +156,6 @@ export class VirtualList {
       row.element.style.setProperty("transform", `translateY(${this.offsets[index]}px)`);
       row.element.setAttribute("aria-posinset", String(index + 1));
       row.element.setAttribute("aria-setsize", String(this.items.length));
-    }
-    for (const [key, row] of this.shown) {
-      if (wanted.has(key)) continue;
-      this.sizes.unobserve(row.element);
-      row.element.remove();
-      this.shown.delete(key);
     }
   }
 }

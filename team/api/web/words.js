@@ -31,9 +31,9 @@ function waiting(turn, since) {
   const waits = turn.waits ?? [];
   const backoff = waits.find((wait) => wait.kind === "backoff");
   const until = waits.length ? Math.min(...waits.map((wait) => wait.deadline)) : undefined;
-  if (backoff) return { word: "model back-off", tone: "warn", mark: "⏸", detail: turn.reason || "the model provider asked for a pause", since, until };
+  if (backoff) return { word: "model back-off", tone: "warn", mark: "‖", detail: turn.reason || "the model provider asked for a pause", since, until };
   const what = [...new Set(waits.map((wait) => WAITS.get(wait.kind) ?? `for ${wait.kind}`))].join(", ");
-  return { word: "waiting", tone: "wait", mark: "⏸", detail: what || turn.reason, since, until };
+  return { word: "waiting", tone: "wait", mark: "‖", detail: what || turn.reason, since, until };
 }
 
 function resting(status, since) {
@@ -50,7 +50,7 @@ export function taskState(task) {
   if (task.status === "completed") return { word: "completed", tone: "done", mark: "✓", group: "completed" };
   if (task.status === "in_progress") return { word: "in progress", tone: "busy", mark: "●", group: "in_progress" };
   if (task.ready) return { word: "ready", tone: "ready", mark: "▶", group: "ready" };
-  return { word: "blocked", tone: "warn", mark: "⏸", group: "blocked" };
+  return { word: "blocked", tone: "warn", mark: "‖", group: "blocked" };
 }
 
 export function tokens(count) {
