@@ -121,3 +121,15 @@ def _place(url: str) -> str:
 def _short(error: Exception) -> str:
     cause = getattr(error, "orig", None) or error
     return (str(cause).strip().splitlines() or [type(cause).__name__])[0].rstrip(". ")
+
+
+def check_store(settings: Settings, workspace: Path, data_dir: Path) -> None:
+    """Refuse to look for a Session where none was ever stored, before a store is made there.
+
+    Raises ConfigurationInvalid.
+    """
+    if settings.database_url is None and not (data_dir / "team.db").exists():
+        raise ConfigurationInvalid(
+            f"Nothing has run for {workspace} yet (no store in {data_dir}); go to the workspace of the run, or set "
+            "TEAM_DATA_DIR or TEAM_COORDINATOR_URL."
+        )

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from config.models import resolve_model
 from config.settings import Settings
+from team.cli.checks import check_store
 from team.cli.client import Operator
 from team.cli.faults import DONE, FAILED
 from team.cli.lines import plain, progress_line
@@ -18,7 +19,7 @@ from team.cli.places import data_dir_of, live_stack, remembered_workspace, works
 from team.cli.rendering import print_doctor, print_session, print_team, sessions_table
 from team.cli.running import own_stack, preflight, remote
 from team.cli.signals import interruptible
-from team.model.errors import ConfigurationInvalid, RequestInvalid
+from team.model.errors import RequestInvalid
 from team.model.values import decode_json
 from team.model.views import EventFaultView
 
@@ -43,11 +44,7 @@ def connected(settings: Settings) -> Generator[Operator]:
         with operator:
             yield operator
         return
-    if settings.database_url is None and not (data_dir / "team.db").exists():
-        raise ConfigurationInvalid(
-            f"Nothing has run for {workspace} yet (no store in {data_dir}); go to the workspace of the run, or set "
-            "TEAM_DATA_DIR or TEAM_COORDINATOR_URL."
-        )
+    check_store(settings, workspace, data_dir)
     preflight(settings)
     with (
         interruptible() as interruption,

@@ -161,8 +161,10 @@ def run_link(
         checks.check_directory(options.directory, workspace)
         chosen = checks.check_profile(profile or "", settings)
         check_model(model or chosen.model, settings, keys)
-    elif "workspace_root" not in settings.model_fields_set:
-        workspace = remembered_workspace(data_dir) or workspace
+    else:
+        checks.check_store(settings, workspace, data_dir)
+        if "workspace_root" not in settings.model_fields_set:
+            workspace = remembered_workspace(data_dir) or workspace
     preflight(settings)
     with own_stack(
         settings,

@@ -179,10 +179,22 @@ def test_a_variable_that_is_no_number(team: Team) -> None:
     refused(team("sessions", lease_seconds="soon"), "TEAM_LEASE_SECONDS")
 
 
-@pytest.mark.parametrize("command", [("sessions",), ("show", "x"), ("log", "x"), ("doctor",), ("send", "x", "y")])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("sessions",),
+        ("show", "x"),
+        ("log", "x"),
+        ("doctor",),
+        ("send", "x", "y"),
+        ("resume", "nope"),
+        ("resume", "nope", "Go on."),
+    ],
+)
 def test_nothing_stored_yet(team: Team, tmp_path: Path, command: tuple[str, ...]) -> None:
+    before = sorted(tmp_path.rglob("*"))
     refused(team(*command), "Nothing has run", "TEAM_DATA_DIR")
-    assert not list((tmp_path / "work").iterdir())
+    assert sorted(tmp_path.rglob("*")) == before, "looking leaves nothing behind"
 
 
 def test_a_coordinator_without_a_token(team: Team) -> None:
