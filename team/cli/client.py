@@ -14,6 +14,7 @@ from team.cli.views import DoctorView, EventPage, WorkerView
 from team.model.claims import ErrorResponse
 from team.model.errors import CoordinatorUnreachable, LogDamaged, TeamError, error_from
 from team.model.events import Event, first_fault
+from team.model.usage import UsageView
 from team.model.values import Value
 from team.model.views import EventFaultView, SessionView, TeamView
 
@@ -78,6 +79,10 @@ class Operator:
 
     def team(self, team_id: str) -> TeamView:
         return self._read(TeamView, self._get(f"/v1/teams/{_part(team_id)}"))
+
+    def usage(self, team_id: str) -> UsageView:
+        """What each Session of a Team has used."""
+        return self._read(UsageView, self._get(f"/v1/teams/{_part(team_id)}/usage"))
 
     def events(self, session_id: str, after: int = 0) -> Iterator[Event]:
         """Events of one Session with a number above ``after``, in order. Raises LogDamaged at damage."""

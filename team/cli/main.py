@@ -12,6 +12,7 @@ import typer
 
 from config.models import resolve_model
 from team.cli import checks, inspection
+from team.cli import usage as usages
 from team.cli.faults import FAILED, exit_code
 from team.cli.places import read_settings
 from team.cli.running import RunOptions, run_again, run_new
@@ -282,6 +283,13 @@ def model(
 ) -> int:
     """Choose the model of a Session's next requests."""
     return inspection.select_model(read_settings(), session, name, as_json=as_json)
+
+
+@app.command()
+@reported
+def usage(session: SessionId, as_json: AsJson = False) -> int:
+    """Show what each member of a Session's Team has used: tokens, turns, steps, tool time."""
+    return usages.usage(read_settings(), session, as_json=as_json)
 
 
 @app.command()

@@ -13,7 +13,14 @@ from pydantic import BaseModel
 from team.log import projections, runs, sessions
 from team.log.transaction import Transaction
 from team.model.content import text_block
-from team.model.errors import InvalidArgument, InvalidTarget, MessageTooLarge, TeamError, error_json
+from team.model.errors import (
+    InvalidArgument,
+    InvalidTarget,
+    MessageTooLarge,
+    ModelNotAllowed,
+    TeamError,
+    error_json,
+)
 from team.model.events import SubagentDescribed
 from team.model.history import ToolResultEntry
 from team.model.ids import LEAD_NAME, SessionId, TeamId, new_message_id
@@ -60,7 +67,7 @@ class TeamService:
         """Create a teammate in two commits: the reserved name, then the child with its accepted prompt.
 
         Idempotent by the call: a retry joins its own operation. Raises LeadRequired, InvalidMemberName,
-        MemberNameTaken, MemberLimit, InvalidArgument, MessageTooLarge, ProvisioningConflict, Disposed.
+        MemberNameTaken, MemberLimit, InvalidArgument, ModelNotAllowed, MessageTooLarge, ProvisioningConflict, Disposed.
         """
         if not prompt.strip():
             raise InvalidArgument("A teammate needs a prompt: what it should do first.")
@@ -73,7 +80,10 @@ class TeamService:
 
         def reserve(tx: Transaction, team_id: TeamId, lead: Member) -> MemberSnapshot | SpawnView:
             # Under the Team's lock: a request that is repeated after its end finds the name taken, by itself.
-            return self._store.recorded(tx, caller.once, SpawnView) or roster.reserve(
+            recorded = self._store.recorded(tx, caller.once, SpawnView)
+            if recorded is None and model is not None:
+                self._require_allowed(tx, lead, model)
+            return recorded or roster.reserve(
                 tx,
                 lead,
                 team_id,
@@ -94,6 +104,12 @@ class TeamService:
             if error.status < 500 and error.code not in ("TURN_FENCED", "TEAM_PROVISIONING_CONFLICT"):  # noqa: PLR2004 -- HTTP
                 self._fail_spawn(caller, reserved, error)
             raise
+
+    def _require_allowed(self, tx: Transaction, lead: Member, model: str) -> None:
+        allowed = self._store.profile(tx.header(lead.session_id).profile).allowed_models
+        if model not in allowed:
+            choice = f"choose one of {', '.join(allowed)}, or leave" if allowed else "this profile allows none: leave"
+            raise ModelNotAllowed(f"The model {model[:80]!a} is not allowed here; {choice} the model out.")
 
     def _finish_spawn(self, caller: Caller, reserved: MemberSnapshot, prompt: str) -> SpawnView | Recorded:
         def create(tx: Transaction, team_id: TeamId, lead: Member) -> SpawnView:

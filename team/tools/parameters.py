@@ -27,6 +27,9 @@ class SpawnTeammate(Parameters):
         description="fresh (default): an empty conversation. fork: a copy of your conversation up to your last "
         "finished turn.",
     )
+    model: str | None = Field(
+        default=None, description="The model it runs on; default yours. A smaller one costs less and does simple work."
+    )
 
 
 class SendMessage(Parameters):
