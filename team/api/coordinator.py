@@ -20,23 +20,29 @@ from team.api.streams import stream_router
 from team.api.team_routes import team_router
 from team.api.tool_routes import tool_router
 from team.api.transfer_routes import transfer_router
+from team.api.usage_routes import usage_router
 from team.api.worker_routes import worker_router
 from team.dispatch.edges import EdgeSignals, EdgeSubscriber
 from team.dispatch.loops import Loops
 from team.dispatch.outbox import Outbox
 from team.dispatch.viewers import Viewers
+from team.dispatch.workflows import WorkflowRunner
 from team.log.database import Database
 from team.log.schema import migrate
+from team.log.transaction import Effects
 from team.model.errors import RequestInvalid, TeamError
 from team.service.housekeeping import Housekeeping
 from team.service.panel import PanelService
 from team.service.recovery import RecoveryService
+from team.service.scripts import Scripts
 from team.service.sessions import SessionService
 from team.service.store import Store
 from team.service.subagents import SubagentService
 from team.service.teams import TeamService
 from team.service.transfers import TransferService
 from team.service.turns import TurnService
+from team.service.usage import UsageService
+from team.service.workflows import WorkflowService
 from team.service.workspace import ensure_workspace
 from team.tools.catalog import request_header
 from team.tools.execution import ToolExecutor
@@ -59,14 +65,17 @@ class Coordinator:
         self.database = Database(settings.sql_url, pool_size=REQUEST_THREADS)
         self.outbox = Outbox(settings)
         self.store = Store(
-            self.database, settings, request_header, self.outbox, ensure_workspace(settings.workspace_root)
+            self.database, settings, request_header, self._after_commit, ensure_workspace(settings.workspace_root)
         )
         self.sessions = SessionService(self.store)
         self.transfers = TransferService(self.store)
         self.teams = TeamService(self.store)
         self.turns = TurnService(self.store)
         self.recovery = RecoveryService(self.store)
-        self.tools = ToolExecutor(self.teams, SubagentService(self.store), self.turns)
+        scripts = Scripts()
+        self.workflows = WorkflowService(self.store, scripts)
+        self.runner = WorkflowRunner(self.workflows, scripts)
+        self.tools = ToolExecutor(self.teams, SubagentService(self.store), self.turns, self.workflows)
         self.panel = PanelService(self.store)
         self.viewers = Viewers(settings, self.panel)
         self.signals = EdgeSignals()
@@ -77,13 +86,19 @@ class Coordinator:
         """Bring the schema up to date. Raises StoreUnavailable, ConfigurationInvalid."""
         migrate(self.database)
 
+    def _after_commit(self, effects: Effects) -> None:
+        self.outbox(effects)
+        self.runner(effects)
+
     def start(self) -> None:
         self.outbox.start()
+        self.runner.start()
         self.subscriber.start()
         self.loops.start()
 
     def stop(self) -> None:
         self.loops.stop()
+        self.runner.stop()
         self.subscriber.stop()
         self.outbox.stop()
         self.database.close()
@@ -110,6 +125,7 @@ class Coordinator:
         for router in (
             public_router(self.sessions),
             team_router(self.panel),
+            usage_router(UsageService(self.store)),
             stream_router(self.viewers, self.panel),
             transfer_router(self.transfers),
             tool_router(self.sessions, self.teams, self.tools, self.signals),

@@ -6,11 +6,14 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, delete, exists, insert, or_, select, update
 
-from team.log.tables import DelegationRow, WorkflowRow, table
+from team.log.events import naming
+from team.log.tables import DelegationRow, EventRow, WorkflowRow, table
+from team.model.events import WorkflowAnswered, WorkflowAsked, decode_stored
 from team.model.ids import SessionId, TeamId, TurnId
 
 _workflow = table(WorkflowRow)
 _delegation = table(DelegationRow)
+_event = table(EventRow)
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,19 @@ def drop_workflow(connection: Connection, key: WorkflowKey) -> None:
 def drop_turn(connection: Connection, turn_id: str) -> None:
     """Forget the workflows of all calls of a turn."""
     connection.execute(delete(_workflow).where(_workflow.c.turn_id == turn_id))
+
+
+def read_records(connection: Connection, session_id: str, after: int) -> list[WorkflowAsked | WorkflowAnswered]:
+    """What the workflows of a Session asked and were answered behind an event, in log order. Raises LogDamaged."""
+    types = (WorkflowAsked.event_type, WorkflowAnswered.event_type)
+    query = (
+        select(_event.c.type, _event.c.data)
+        .where(_event.c.session_id == session_id, _event.c.seq > after, _event.c.type.in_(types))
+        .order_by(_event.c.seq)
+    )
+    with naming(session_id):
+        found = [decode_stored(row[0], row[1]) for row in connection.execute(query)]
+    return [data for data in found if isinstance(data, WorkflowAsked | WorkflowAnswered)]
 
 
 def due_workflows(connection: Connection, now: float, limit: int = 50) -> Sequence[WorkflowKey]:

@@ -307,7 +307,7 @@ class WorkflowView(Value):
     cut: bool | None = None
     agents: int
     failed: int
-    failures: tuple[WorkflowFailureView, ...] = ()
+    failures: tuple[WorkflowFailureView, ...] | None = None
 
 
 class WorkflowStateView(Value):

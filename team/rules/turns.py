@@ -1,6 +1,6 @@
 """Turns: begin, step boundaries, answers, results, park, end (DESIGN section 5). Pure rules over a transaction."""
 
-from team.log import delegations, projections, runs, sessions, waits
+from team.log import delegations, projections, runs, sessions, waits, workflows
 from team.log.transaction import Transaction
 from team.model.claims import AnswerRequest, PendingCall
 from team.model.content import ContentBlock, ToolCallBlock
@@ -100,6 +100,7 @@ def end(
     for wait in waits.turn_waits(tx.connection, turn.turn_id):
         waits.take_wait(tx.connection, wait)
     awaited = delegations.drop_turn(tx.connection, turn.turn_id)
+    workflows.drop_turn(tx.connection, turn.turn_id)
     runs.delete_run(tx.connection, turn.turn_id)
     if is_member(tx, header):
         tx.raise_edge(header.team_id)

@@ -9,7 +9,7 @@ from team.model.content import ContentBlock, text_block
 from team.model.errors import TurnConflict
 from team.model.ids import SessionId
 from team.model.slices import TurnSlice
-from team.rules import budgets, identity, turns, waiting
+from team.rules import budgets, capture, identity, turns, waiting
 from team.service.claims import model_of
 from team.service.store import Store
 
@@ -27,13 +27,16 @@ class Boundary:
         What it finds of budgets holds for ``pass_on``: other members may use more meanwhile, but a turn that may not
         end has not taken the locks of an end.
         """
-        profile = self._store.profile(sessions.find_session(tx.connection, run.session_id).header.profile)
+        found = sessions.find_session(tx.connection, run.session_id)
+        profile = self._store.profile(found.header.profile)
         self._excess = budgets.exceeded(tx, profile, run.team_id, run.turn_id)
         if self._excess is not None:
             return True
         turn = projections.load(tx.connection, run.session_id, ("turn", run.turn_id))
         if not isinstance(turn, TurnSlice) or not turn.answered:
             return False
+        if capture.schema_of(found.head) is not None:
+            return True
         return turn.calls == 0 or turn.open_calls > 0 or turn.step >= self._limit(profile)
 
     def pass_on(self, tx: Transaction, run: Run, turn: TurnSlice) -> BoundaryResult:
@@ -57,10 +60,21 @@ class Boundary:
 
     def _next_step(self, tx: Transaction, session_id: SessionId, turn: TurnSlice) -> BoundaryResult:
         profile = self._store.profile_of(tx, session_id)
-        limit, excess = self._limit(profile), self._excess
+        limit, excess, report = self._limit(profile), self._excess, "free"
         if turn.step_open:
             turn = turns.end_step(tx, session_id, turn)
-            if turn.calls == 0 and (turn.step >= limit or excess or not tx.head(session_id).pending_steer):
+            report = capture.standing(tx, session_id, turn)
+            if report == "reported":
+                turns.end(tx, session_id, turn, "completed")
+                return BoundaryResult(action="ended", reason="completed")
+            if report == "failed":
+                turns.end(tx, session_id, turn, "error", code=capture.CODE, message=capture.FAILURE)
+                return BoundaryResult(action="ended", reason="error")
+            if (
+                report == "free"
+                and turn.calls == 0
+                and (turn.step >= limit or excess or not tx.head(session_id).pending_steer)
+            ):
                 reason = turns.end_reason(turn)
                 turns.end(tx, session_id, turn, reason)
                 return BoundaryResult(action="ended", reason=reason)
@@ -71,8 +85,11 @@ class Boundary:
         if excess is not None:
             turns.end(tx, session_id, turn, "error", code=budgets.CODE, message=excess)
             return BoundaryResult(action="ended", reason="error")
-        header = self._store.header_of(profile, model_of(self._store, tx, session_id))
+        model, wanted = model_of(self._store, tx, session_id), capture.schema_of(tx.head(session_id))
+        header = self._store.header_of(profile, model, wanted)
         step = turns.start_step(tx, session_id, turn, header, self._identity(tx, session_id))
+        if report == "missing":
+            capture.remind(tx, session_id)
         return BoundaryResult(action="step", step=step)
 
     def _identity(self, tx: Transaction, session_id: SessionId) -> tuple[ContentBlock, ...]:

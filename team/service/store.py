@@ -16,6 +16,7 @@ from team.log.transaction import Effects, Transaction
 from team.model.errors import IdempotencyConflict, ProfileUnknown
 from team.model.events import RequestHeader
 from team.model.ids import SessionId
+from team.model.values import JsonObject
 from team.service.callers import Once, Recorded
 
 _R = TypeVar("_R")
@@ -23,9 +24,12 @@ _V = TypeVar("_V", bound=BaseModel)
 
 
 class HeaderSource(Protocol):
-    """Builds what requests of a profile show a model. Equal for all members of a Team."""
+    """Builds what requests of a profile show a model. Equal for all members of a Team.
 
-    def __call__(self, profile: Profile, model: str) -> RequestHeader: ...
+    ``capture`` is the schema of the result that a child must report.
+    """
+
+    def __call__(self, profile: Profile, model: str, capture: JsonObject | None = None) -> RequestHeader: ...
 
 
 @dataclass

@@ -37,8 +37,8 @@ from team.model.history import HistoryEntry
 from team.model.ids import SessionId
 from team.model.slices import TurnSlice
 from team.model.tools import LOCAL_PARAMETERS
-from team.model.values import Value, text_fault
-from team.rules import compaction, turns
+from team.model.values import JsonObject, Value, text_fault
+from team.rules import capture, compaction, turns
 from team.rules.queue import queued_of, requeue
 from team.rules.results import give_result
 from team.service.boundaries import Boundary
@@ -55,12 +55,16 @@ Body = Callable[[Transaction, Run, TurnSlice], _V]
 
 @dataclass(frozen=True)
 class AskedCall:
-    """A call that has no result yet, and the tools that its Session was offered: those of a Team or not."""
+    """A call that has no result yet, and the tools that its Session was offered: those of a Team or not.
+
+    ``capture`` is the schema of the result that the Session must report.
+    """
 
     session_id: SessionId
     call: PendingCall
     offered: tuple[str, ...]
     is_team: bool
+    capture: JsonObject | None = None
 
 
 class TurnService:
@@ -200,7 +204,9 @@ class TurnService:
             assert turn is not None
             pending = {found.index: found for found in turns.pending_calls(tx, session_id, turn)}
             profile = self._store.profile_of(tx, session_id)
-            return AskedCall(session_id, pending[call.index], profile.tools, profile.is_team)
+            wanted = capture.schema_of(tx.head(session_id))
+            offered = profile.tools if wanted is None else (*profile.tools, capture.TOOL)
+            return AskedCall(session_id, pending[call.index], offered, profile.is_team, wanted)
 
         return self._store.writing(read)
 

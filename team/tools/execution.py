@@ -9,14 +9,18 @@ from team.model.claims import ToolResult
 from team.model.errors import InvalidArgument, InvalidTimeout, StoreUnavailable, TeamError, ToolUnknown, error_json
 from team.model.events import first_fault
 from team.model.values import Parameters, decode_json
+from team.rules import capture
 from team.rules.board import Update
 from team.service.callers import Caller, CallRef, Recorded
 from team.service.subagents import SubagentService
 from team.service.teams import TeamService
 from team.service.turns import TurnService
+from team.service.workflows import WorkflowService
 from team.tools import parameters as p
 from team.tools.catalog import parameters_of
 from team.tools.subagents import HANDLERS
+from team.tools.workflow import Workflow
+from team.tools.workflow import run as run_workflow
 
 Outcome = BaseModel | Recorded | None
 """An operator's result, the recorded result of a turn's call, or None for a call that waits now."""
@@ -41,8 +45,10 @@ def parse(name: str, arguments: str | bytes, *, is_team: bool = True) -> Paramet
 class ToolExecutor:
     """Runs the coordinator's tools for turns and for operators."""
 
-    def __init__(self, teams: TeamService, subagents: SubagentService, turns: TurnService) -> None:
-        self._teams, self._subagents, self._turns = teams, subagents, turns
+    def __init__(
+        self, teams: TeamService, subagents: SubagentService, turns: TurnService, workflows: WorkflowService
+    ) -> None:
+        self._teams, self._subagents, self._turns, self._workflows = teams, subagents, turns, workflows
 
     def execute(self, caller: Caller, name: str, arguments: str | bytes) -> Outcome:
         """Run one tool as a Session: its profile decides whom the tool addresses.
@@ -53,6 +59,8 @@ class ToolExecutor:
 
     def _run(self, caller: Caller, name: str, arguments: str | bytes, *, is_team: bool) -> Outcome:
         wanted = parse(name, arguments, is_team=is_team)
+        if isinstance(wanted, Workflow):
+            return run_workflow(self._workflows, caller, wanted)
         subagent_handler = HANDLERS.get(type(wanted))
         if subagent_handler is not None:
             return subagent_handler(self._subagents, caller, wanted)
@@ -72,7 +80,10 @@ class ToolExecutor:
         try:
             if call.name not in found.offered:
                 raise ToolUnknown(f"There is no tool {call.name[:80]!r} here; there are {', '.join(found.offered)}.")
-            outcome = self._run(caller, call.name, call.arguments, is_team=found.is_team)
+            if found.capture is not None and call.name == capture.TOOL:
+                outcome = self._workflows.report(caller, found.capture, call.arguments)
+            else:
+                outcome = self._run(caller, call.name, call.arguments, is_team=found.is_team)
         except StoreUnavailable:
             raise
         except TeamError as error:
@@ -92,6 +103,7 @@ def _spawn(teams: TeamService, caller: Caller, wanted: p.SpawnTeammate) -> Outco
         description=wanted.description,
         prompt=wanted.prompt,
         context=wanted.context or "fresh",
+        model=wanted.model,
     )
 
 

@@ -37,11 +37,13 @@ from team.model.snapshots import Context, MemberSnapshot
 from team.model.views import SpawnView
 from team.service.callers import Caller, CallRef, ClaimRef, Recorded
 from team.service.recovery import RecoveryService
+from team.service.scripts import Scripts
 from team.service.sessions import SessionService
 from team.service.store import Store
 from team.service.subagents import SubagentService
 from team.service.teams import TeamService
 from team.service.turns import TurnService
+from team.service.workflows import WorkflowService
 from team.tools.catalog import request_header
 from team.tools.execution import ToolExecutor
 
@@ -102,9 +104,12 @@ class Core:
         self.turns = TurnService(self.store)
         self.recovery = RecoveryService(self.store)
         self.subagents = SubagentService(self.store)
-        self.tools = ToolExecutor(self.teams, self.subagents, self.turns)
+        self.scripts = Scripts()
+        self.workflows = WorkflowService(self.store, self.scripts)
+        self.tools = ToolExecutor(self.teams, self.subagents, self.turns, self.workflows)
 
     def close(self) -> None:
+        self.scripts.close()
         if not self._lent:
             self.database.close()
 
