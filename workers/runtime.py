@@ -25,6 +25,7 @@ from workers.checkout import (
     Guard,
     LocalTools,
     Places,
+    Presence,
     Sandbox,
     find_sandbox,
     open_workspace,
@@ -84,6 +85,7 @@ class Runtime:
         self._coordinator: Coordinator
         self._heartbeat: Heartbeat
         self._guard: Guard
+        self._presence: Presence
         self._sandbox: Sandbox | None = None
         self._tools: LocalTools
         self._models: Models
@@ -166,6 +168,7 @@ class Runtime:
             self._root = self._workspace_root(self._hello)
             await asyncio.to_thread(prove_workspace, self._root, self._hello.workspace_id)
             await asyncio.to_thread(prove_locks, self._root)
+            self._presence = await asyncio.to_thread(Presence, open_workspace(self._root))
             self._models = Models(settings, self._keys)
         except BaseException:
             await self._coordinator.close()
@@ -355,6 +358,7 @@ class Runtime:
         await self._guard.close()
         if self._sandbox:
             await asyncio.to_thread(self._sandbox.close)
+        await asyncio.to_thread(self._presence.close)
         await self._coordinator.close()
 
     def _stop_loop(self) -> None:

@@ -2,6 +2,7 @@
 
 from workers.checkout.guard import Guard, make_non_dumpable
 from workers.checkout.paths import open_workspace
+from workers.checkout.presence import Presence
 from workers.checkout.sandbox import Places, Sandbox, find_sandbox
 from workers.checkout.tools import CallContext, LocalResult, LocalTools
 from workers.checkout.workspace import prove_locks, prove_workspace
@@ -12,6 +13,7 @@ __all__ = [
     "LocalResult",
     "LocalTools",
     "Places",
+    "Presence",
     "Sandbox",
     "find_sandbox",
     "make_non_dumpable",
