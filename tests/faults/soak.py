@@ -72,6 +72,7 @@ def run(
     postgres: PostgresProcess | None,
     gap_seconds: tuple[float, float] = (2.0, 4.0),
     names: Sequence[str] | None = None,
+    people: int = PEOPLE,
     say: Say = lambda _text: None,
 ) -> Result:
     """One run: start, work under faults for ``seconds``, let everything finish, stop, judge."""
@@ -96,15 +97,15 @@ def run(
         cluster.start()
         onlooker = Onlooker(cluster.database_url)
         stack.callback(onlooker.close)
-        people = [
+        crowd = [
             Person(number, cluster.public_url, onlooker, result.told, str(cluster.checkout))
-            for number in range(1, PEOPLE + 1)
+            for number in range(1, people + 1)
         ]
-        for person in people:
+        for person in crowd:
             person.start()
-        wait_until(lambda: len(result.told.jobs) >= PEOPLE, "the Teams to work", _WARM_SECONDS, every=0.1)
+        wait_until(lambda: len(result.told.jobs) >= people, "the Teams to work", _WARM_SECONDS, every=0.1)
         _strike(Injector(cluster, onlooker), planned, seconds, result, say)
-        _finish(people, onlooker, result, say)
+        _finish(crowd, onlooker, result, say)
         result.exits = cluster.stop()
         result.verdict = judge(cluster, onlooker, result.told)
         result.seconds = time.monotonic() - began
