@@ -80,6 +80,34 @@ def test_b03_endless_and_huge_output_is_cut_in_bounded_memory(root: Path) -> Non
     run(work())
 
 
+MANY = "python3 -c 'import os; [os.write(1, b\"x\") for _ in range(1_000_000)]'"
+
+
+def test_b03_a_million_one_byte_writes_are_counted_and_kept_in_bounded_memory(root: Path) -> None:
+    async def work() -> None:
+        async with guarded(root, output_bytes=2000) as (desk, _):
+            text = await desk.bash(MANY, timeout_ms=100_000)
+            assert "of 1,000,000 bytes left out" in text
+            assert text.endswith("x\n[exit code 0]")
+            assert (root / ".team" / "spill" / "turn-1" / f"{desk.call_id}.txt").stat().st_size == 1_000_000
+
+    run(work())
+
+
+def test_b03_characters_cut_at_the_limit_and_terminal_codes_stay_valid_text(root: Path) -> None:
+    async def work() -> None:
+        async with guarded(root, output_bytes=2000) as (desk, _):
+            for shift in range(4):
+                text = await desk.bash(f'python3 -c \'print("a" * {shift} + "\U0001f600" * 2000)\'')
+                assert text_fault(text) is None
+                assert "\ufffd" not in text
+            coloured = await desk.bash("printf '\\033[31mred\\033[0m\\000\\377\\n'")
+            assert text_fault(coloured) is None
+            assert "red" in coloured
+
+    run(work())
+
+
 def test_b03_what_is_cut_is_kept_whole_in_a_file_that_read_shows(root: Path) -> None:
     async def work() -> None:
         async with guarded(root, output_bytes=2000) as (desk, _):
