@@ -99,8 +99,6 @@ class Fleet:
             "WORKSPACE_ROOT": str(self.root),
             "SLOTS": "2",
             "DRAIN_SECONDS": "10",
-            # Commands of these tests meet them outside of the checkout; the tests of the sandbox turn it on.
-            "SANDBOX": "off",
             # Tests watch commands from outside: by files beside the workspace, by their processes.
             "SANDBOX": "off",
         }
