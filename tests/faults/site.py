@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,7 +56,8 @@ class Site:
         self.directory, self.broker = directory, broker
         self.database_url = database_url
         self.checkout = directory / "checkout"
-        for place in (self.checkout, directory / "data"):
+        self._points = directory / "points"
+        for place in (self.checkout, directory / "data", self._points):
             place.mkdir(parents=True, exist_ok=True)
         self.links = Links()
         link = self.links.add(BROKER, [broker.port])
@@ -88,6 +89,7 @@ class Site:
             "TEAM_DISPATCH_BACKOFF_SECONDS": "1",
             "TEAM_DISPATCH_BACKOFF_MAX_SECONDS": "4",
             "TEAM_SANDBOX": "off",
+            "TEAM_FAULT_DIR": str(self._points),
             **(variables or {}),
         }
         self.coordinator = Supervised("coordinator", [sys.executable, "-m", "team.api"], self._environment, directory)
@@ -153,6 +155,14 @@ class Site:
         self.client.close()
         self.links.close()
 
+    def arm(self, point: str) -> None:
+        """The next process that comes to this point is killed there."""
+        (self._points / point).touch()
+
+    def armed(self, point: str) -> bool:
+        """Whether nobody came there yet."""
+        return (self._points / point).exists()
+
     # What people do and see.
 
     def get(self, path: str) -> dict[str, Any]:
@@ -191,11 +201,16 @@ class Site:
     def answered(self, session: str, *texts: str, deadline: float = 40) -> None:
         """Wait until each text got its answer; none got two."""
         wanted = [f"re: {text}" for text in texts]
-        wait_until(
-            lambda: {*wanted} <= {*self.said(session)}, f"answers to {texts}; {self.tails()}", deadline, every=0.1
-        )
+        self.until(lambda: {*wanted} <= {*self.said(session)}, f"answers to {texts}", deadline)
         said = self.said(session)
         assert [said.count(answer) for answer in wanted] == [1] * len(wanted), said
+
+    def until(self, predicate: Callable[[], object], what: str, deadline: float = 40) -> None:
+        """Wait for something; a failure shows what the processes wrote last."""
+        try:
+            wait_until(predicate, what, deadline, every=0.1)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.tails()}") from None
 
     def is_sound(self) -> None:
         """The log of every Session replays to what the rows hold."""

@@ -170,7 +170,7 @@ default:
 """)
     body = {"cwd": str(site.checkout), "profile": "team", "model": f"script:{script}", "prompt": "go"}
     lead = site.post("/v1/sessions", **body)["id"]
-    wait_until(runs.exists, f"the command; {site.tails()}", 30)
+    site.until(runs.exists, "the command", 30)
     turn = site.session(lead)["turn"]["id"]
     site.links.change(BROKER, "cut")
     lasting(3)
