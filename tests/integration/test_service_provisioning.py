@@ -444,7 +444,7 @@ class TestReconciliation:
     def test_another_parent_is_a_failure(self, core: Core) -> None:
         lead, stranger = core.lead(), core.lead()
         bob = core.reserve_only(lead, "bob")
-        child(core, bob, stranger, described(), prompted(lead))
+        child(core, bob, stranger, described(), claimed_into_history(lead))
         assert self.settled(core, lead) == "failed"
         assert "another parent" in core.member(lead, "bob")["diagnostics"][0]
 
