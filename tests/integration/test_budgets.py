@@ -27,7 +27,7 @@ def spend(core: Core, session_id: str, tokens: int) -> None:
 
 
 def test_l06_members_that_answer_each_other_for_ever_come_to_rest_with_a_reason(make_core: MakeCore) -> None:
-    core = make_core(max_team_turns=12, settlement="silent")
+    core = make_core(max_team_turns=8, settlement="silent")
     lead = core.lead("go")
     names = {core.idle(lead, "alice"): "bob", core.idle(lead, "bob"): "alice"}
     core.agent(lead).finish("they will see to it")
