@@ -57,6 +57,7 @@ def serve(settings: Settings, *, workers: int) -> int:
             record = stack.start()
             for name, value in (
                 ("coordinator", record.url),
+                ("panel", f"{record.url}/ in a browser; it asks for the token"),
                 ("workspace", str(workspace)),
                 ("workers", f"{workers}, {settings.slots} slots each"),
                 ("token", str(token_path(data_dir, "operator"))),

@@ -82,7 +82,7 @@ def member_state(page: Page, target: str) -> str | None:
 
 
 def texts(page: Page) -> dict[str, list[str]]:
-    """What roster and board say, without the ages, which grow, and how the conversation ends: its last rows and size."""
+    """What roster and board say, without the ages, which grow, and how the conversation ends: last rows and size."""
     script = """(selector) => [...document.querySelectorAll(selector)].map((element) => {
         const copy = element.cloneNode(true);
         for (const time of copy.querySelectorAll('time.ago')) time.remove();

@@ -2,7 +2,7 @@
 
 import { clip, h, replace, timeOf, visible } from "./dom.js";
 import { markdown } from "./markdown.js";
-import { sourceName, tokens } from "./words.js";
+import { modelName, sourceName, tokens } from "./words.js";
 
 const LONG = 12_000;
 
@@ -66,8 +66,8 @@ function userRow(item) {
 
 function assistantRow(item) {
   const body = blocksOf(item.content).filter(Boolean);
-  const usage = item.usage ? `${tokens(item.usage.inputTokens ?? 0)} in, ${tokens(item.usage.outputTokens ?? 0)} out` : "";
-  const head = h("div", { class: "who" }, h("b", {}, "answer"), h("span", { class: "tag", title: item.model }, clip(item.model, 40)), item.finish === "max-tokens" || item.finish === "refusal" ? h("span", { class: "tag bad" }, item.finish) : null, item.interrupted ? h("span", { class: "tag bad" }, "interrupted") : null, h("span", { class: "tag" }, usage), stamp(item));
+  const usage = item.usage?.inputTokens || item.usage?.outputTokens ? `${tokens(item.usage.inputTokens ?? 0)} in, ${tokens(item.usage.outputTokens ?? 0)} out` : "";
+  const head = h("div", { class: "who" }, h("b", {}, "answer"), h("span", { class: "tag", title: visible(item.model) }, clip(modelName(item.model), 40)), item.finish === "max-tokens" || item.finish === "refusal" ? h("span", { class: "tag bad" }, item.finish) : null, item.interrupted ? h("span", { class: "tag bad" }, "interrupted") : null, h("span", { class: "tag" }, usage), stamp(item));
   return h("article", { class: "message from-model" }, head, ...body);
 }
 
@@ -129,12 +129,22 @@ function renderCard(element, item) {
 }
 
 function cardBody(call, given, result) {
-  const output = result ? longText(result.content, terminal) : null;
+  const output = result ? longText(call.name === "bash" ? result.content : pretty(result.content), terminal) : null;
   if (call.name === "bash" && given) return [h("pre", { class: "terminal command", tabindex: "0" }, `$ ${visible(given.get("command") ?? "")}`), output];
   if (call.name === "edit" && given) return [diff(String(given.get("old_text") ?? ""), String(given.get("new_text") ?? ""), given.get("path")), output];
   if (call.name === "write" && given) return [diff("", String(given.get("content") ?? ""), given.get("path")), output];
   const shown = given ? JSON.stringify(Object.fromEntries(given), null, 2) : call.arguments;
   return [h("pre", { class: "code", tabindex: "0" }, clipLines(visible(shown ?? ""))), output];
+}
+
+// Results of Team tools are compact JSON.
+function pretty(text) {
+  if (!/^[[{]/.test(text)) return text;
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return text;
+  }
 }
 
 function terminal(text) {

@@ -123,7 +123,8 @@ export class Log {
         break;
       case "assistant/message":
         this.endLive(data.turnId, data.step);
-        add("assistant", { content: data.content, model: data.model, usage: data.usage, interrupted: data.interrupted, finish: data.finishReason });
+        // An answer of calls alone is told by its cards.
+        if (data.interrupted || data.finishReason !== "tool-calls" || data.content.some((block) => block.type !== "tool-call")) add("assistant", { content: data.content, model: data.model, usage: data.usage, interrupted: data.interrupted, finish: data.finishReason });
         for (const block of data.content) if (block.type === "tool-call") this.addCard(block, seq, time, items);
         break;
       case "tool/result":

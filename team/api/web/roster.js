@@ -1,7 +1,7 @@
 // The roster: who is there, what each does, why it waits, and what went wrong.
 
 import { ago, clip, dateOf, h, reconcile, replace, visible } from "./dom.js";
-import { describe, tokens } from "./words.js";
+import { describe, modelName, tokens } from "./words.js";
 
 export class Roster {
   constructor({ onOpen, onMenu }) {
@@ -43,10 +43,10 @@ export class Roster {
     const role = entry.isOutside ? "subagent" : entry.target === "lead" ? "lead" : "teammate";
     const isIdleOwner = tasks.length > 0 && status && !status.turn;
     const facts = [
-      status?.model ? h("span", { class: "fact model", title: "Model" }, clip(status.model, 48)) : null,
+      status?.model ? h("span", { class: "fact model", title: `Model ${visible(status.model)}` }, clip(modelName(status.model), 48)) : null,
       entry.provider ? h("span", { class: "fact", title: "How it was created" }, entry.provider) : null,
       status?.pending ? h("span", { class: `fact${status.held ? " warn" : ""}` }, `${status.pending} ${status.held ? "held" : "unread"}`) : null,
-      used ? h("span", { class: "fact", title: `${used.input} tokens in, ${used.output} out` }, `${tokens(used.input + used.output)} tokens`) : null,
+      used && used.input + used.output > 0 ? h("span", { class: "fact", title: `${used.input} tokens in, ${used.output} out` }, `${tokens(used.input + used.output)} tokens`) : null,
       tasks.length ? h("span", { class: `fact${isIdleOwner ? " warn" : ""}` }, `${isIdleOwner ? "idle, owns" : "owns"} ${tasks.join(", ")}`) : null,
     ];
     const open = h(

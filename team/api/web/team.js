@@ -8,7 +8,7 @@ import { Conversation } from "./conversation.js";
 import { Roster } from "./roster.js";
 import { store } from "./store.js";
 import { Timeline } from "./timeline.js";
-import { tokens } from "./words.js";
+import { baseName, tokens } from "./words.js";
 
 const TABS = [
   ["conversation", "Conversation"],
@@ -166,7 +166,7 @@ export class TeamPage {
     const lead = store.statuses.get(this.team);
     const used = this.used ? [...this.used.values()].reduce((sum, row) => sum + row.input + row.output, 0) : 0;
     return [
-      lead?.cwd ? h("span", { class: "fact path", title: visible(lead.cwd) }, clip(lead.cwd, 48)) : null,
+      lead?.cwd ? h("span", { class: "fact path", title: visible(lead.cwd) }, clip(baseName(lead.cwd), 48)) : null,
       view?.closed ? h("span", { class: "tag bad" }, "closed") : null,
       used ? h("span", { class: "fact" }, `${tokens(used)} tokens`) : null,
     ];

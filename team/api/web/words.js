@@ -1,7 +1,5 @@
 // What a member or a task is doing, in words. Each state has its own word, shape and colour; none is told by colour alone.
 
-import { clock } from "./dom.js";
-
 const WAITS = new Map([
   ["wait-agent", "for the Team"],
   ["subagent", "for a subagent"],
@@ -59,6 +57,16 @@ export function tokens(count) {
   return `${(count / 1_000_000).toFixed(1)}M`;
 }
 
+// A model by its name; of a scenario file, or any path, only the last part.
+export function modelName(model) {
+  const [kind, ...rest] = String(model).split(":");
+  return rest.length ? `${kind}:${baseName(rest.join(":"))}` : baseName(kind);
+}
+
+export function baseName(path) {
+  return String(path).split("/").filter(Boolean).at(-1) ?? String(path);
+}
+
 export function sourceName(source) {
   if (!source) return "unknown";
   switch (source.kind) {
@@ -74,8 +82,4 @@ export function sourceName(source) {
     default:
       return source.kind;
   }
-}
-
-export function age(seconds) {
-  return clock() - seconds;
 }
