@@ -66,7 +66,3 @@ def record_request(connection: Connection, actor: str, key: str, request: str, r
     connection.execute(
         insert(_idempotency).values(actor=actor, key=key, request=request, response=response, created_at=now)
     )
-
-
-def forget_requests(connection: Connection, before: float) -> None:
-    connection.execute(delete(_idempotency).where(_idempotency.c.created_at < before))

@@ -305,11 +305,6 @@ def record_write(connection: Connection, run: Run, number: int, *, kind: str, re
     )
 
 
-def forget_writes(connection: Connection, before: float) -> None:
-    """Drop recorded writes that no retry can ask for any more."""
-    connection.execute(delete(_write).where(_write.c.created_at < before))
-
-
 def session_workers(connection: Connection, session_id: str) -> list[str]:
     """The workers that ever claimed a turn of this Session, in order of their first claim."""
     query = (

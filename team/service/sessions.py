@@ -4,7 +4,7 @@ import time
 
 from sqlalchemy import Connection
 
-from team.log import operations, projections, runs, sessions, waits
+from team.log import projections, runs, sessions, waits
 from team.log.events import count_events, read_page
 from team.log.sessions import LockedSession, UnreadableSession
 from team.log.transaction import Transaction
@@ -362,12 +362,3 @@ class SessionService:
                     fault = error.message
             checks.append(SessionCheck(id=session_id, events=events, ok=fault is None, fault=fault))
         return DoctorView(ok=all(check.ok for check in checks), sessions=tuple(checks))
-
-    def forget_old(self, age_seconds: float) -> None:
-        """Drop recorded responses that no retry can ask for any more."""
-
-        def forget(tx: Transaction) -> None:
-            operations.forget_requests(tx.connection, tx.now - age_seconds)
-            runs.forget_writes(tx.connection, tx.now - age_seconds)
-
-        self._store.writing(forget)

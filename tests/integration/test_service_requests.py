@@ -2,6 +2,7 @@
 
 from team.model.ids import SessionId
 from team.service.callers import Caller, Once
+from team.service.housekeeping import Housekeeping
 from tests.support.core import Core, codes, together
 
 
@@ -68,9 +69,9 @@ class TestIdempotentRequests:
         lead = core.lead()
         once = self.once()
         core.sessions.prompt(lead, text="a", delivery="turn", actor="me", once=once)
-        core.sessions.forget_old(3_600)
+        Housekeeping(core.store).tidy({"requests": 3_600})
         assert core.sessions.prompt(lead, text="a", delivery="turn", actor="me", once=once)
         assert core.head(lead).pending == 1
-        core.sessions.forget_old(-1)
+        Housekeeping(core.store).tidy({"requests": -1})
         core.sessions.prompt(lead, text="a", delivery="turn", actor="me", once=once)
         assert core.head(lead).pending == 2
