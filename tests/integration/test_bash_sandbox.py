@@ -223,6 +223,18 @@ def test_b02_a_confined_tree_ends_whole(root: Path, how: str) -> None:
     run(work())
 
 
+def test_d08_a_fork_bomb_in_a_namespace_of_its_own_is_ended_and_the_next_command_runs(root: Path) -> None:
+    async def work() -> None:
+        async with guarded(root, sandbox="on") as (desk, _):
+            async with asyncio.timeout(60):
+                text = await desk.bash("bomb() { bomb | bomb & }; bomb; sleep 100", timeout_ms=100_000)
+            assert "started too many processes" in text or "Resource temporarily unavailable" in text, text
+            assert workspace_processes(root) == []
+            assert await desk.bash("echo on") == "on\n[exit code 0]"
+
+    run(work())
+
+
 async def _kill_shepherd(guard: psutil.Process) -> None:
     guard.children()[0].kill()
 
