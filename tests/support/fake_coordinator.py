@@ -16,6 +16,7 @@ from team.model.claims import (
     BackoffRequest,
     BoundaryRequest,
     ClaimRequest,
+    CompactRequest,
     ErrorBody,
     ErrorResponse,
     FailRequest,
@@ -36,6 +37,7 @@ WORKER_TOKEN: Final = "token-of-the-workers"
 _WRITES: Final[dict[str, type[Write]]] = {
     "boundary": BoundaryRequest,
     "answer": AnswerRequest,
+    "compact": CompactRequest,
     "intent": IntentRequest,
     "result": ResultRequest,
     "tool": ToolRequest,

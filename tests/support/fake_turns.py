@@ -18,6 +18,8 @@ from team.model.claims import (
     BoundaryResult,
     Claim,
     ClaimRequest,
+    CompactRequest,
+    CompactResult,
     FailRequest,
     HeartbeatRequest,
     HeartbeatResult,
@@ -35,7 +37,14 @@ from team.model.claims import (
 from team.model.content import ContentBlock, TextBlock, ToolCallBlock, text_of
 from team.model.errors import TurnConflict, TurnFenced
 from team.model.events import FinishReason, Outcome, RequestHeader
-from team.model.history import AssistantEntry, HeaderEntry, HistoryEntry, ToolResultEntry, UserEntry
+from team.model.history import (
+    AssistantEntry,
+    HeaderEntry,
+    HistoryEntry,
+    SummaryEntry,
+    ToolResultEntry,
+    UserEntry,
+)
 from team.model.ids import SessionId, TeamId, TurnId
 from team.model.slices import FileSlice
 from team.model.snapshots import HumanSource
@@ -98,6 +107,7 @@ class FakeTurn:
     losses: int = 0
     releases: int = 0
     backoffs: list[int] = field(default_factory=list[int])
+    compacted: list[int] = field(default_factory=list[int])
 
     @property
     def unanswered(self) -> list[FakeCall]:
@@ -123,6 +133,7 @@ class FakeTurns:
         self.stopped: list[Held] = []
         self.beats: list[HeartbeatRequest] = []
         self.workspace_id = WORKSPACE_ID
+        self.context_tokens = 0
         self._cancelled: set[tuple[str, int]] = set()
         self._claims: dict[str, Claim | None] = {}
         self._responses: dict[tuple[str, int, int], tuple[Value, Value]] = {}
@@ -262,12 +273,18 @@ class FakeTurns:
             workspace_id=self.workspace_id,
             step=turn.step if turn.step_open else 0,
             answered=turn.step_open and turn.answered,
+            compacted=turn.step_open and turn.step in turn.compacted,
             pending=tuple(call.pending for call in turn.unanswered) if turn.step_open else (),
             history_after=known,
             history=session.after(known),
             files=tuple(session.files.values()),
             local_tools=tuple(LOCAL_PARAMETERS),
-            limits=Limits(max_steps=50, lease_seconds=self.lease_seconds, output_bytes=30_000),
+            limits=Limits(
+                max_steps=50,
+                lease_seconds=self.lease_seconds,
+                output_bytes=30_000,
+                context_tokens=self.context_tokens,
+            ),
         )
 
     def _apply(self, turn: FakeTurn, request: Write) -> Value:
@@ -276,6 +293,8 @@ class FakeTurns:
                 return self._boundary(turn, request)
             case AnswerRequest():
                 return self._answer(turn, request)
+            case CompactRequest():
+                return self._compact(turn, request)
             case IntentRequest():
                 call = self._call(turn, request.step, request.index)
                 update = {"intent_path": request.path, "intent_before": request.before, "intent_after": request.after}
@@ -324,7 +343,11 @@ class FakeTurns:
             raise TurnConflict("the turn is at another step")
         seq = turn.session.next_seq()
         entry = AssistantEntry(
-            seq=seq, model=request.model, content=request.content, provider_detail=request.provider_detail
+            seq=seq,
+            model=request.model,
+            content=request.content,
+            provider_detail=request.provider_detail,
+            context_tokens=request.usage.input_tokens + request.usage.output_tokens,
         )
         turn.session.history.append(entry)
         turn.answered, turn.finish = True, request.finish_reason
@@ -338,6 +361,14 @@ class FakeTurns:
             for index, block in enumerate(blocks)
         ]
         return AnswerResult(seq=seq, content=request.content, calls=tuple(call.pending for call in turn.calls))
+
+    def _compact(self, turn: FakeTurn, request: CompactRequest) -> CompactResult:
+        if not turn.step_open or turn.answered or request.step != turn.step or request.step in turn.compacted:
+            raise TurnConflict("nothing to compact")
+        turn.compacted.append(request.step)
+        seq = turn.session.next_seq()
+        turn.session.history.append(SummaryEntry(seq=seq, summary=request.summary, context="who you are"))
+        return CompactResult(seq=seq, history=turn.session.after(request.history_after))
 
     def _tool(self, turn: FakeTurn, call: FakeCall) -> ToolResult:
         if call.result is not None:
