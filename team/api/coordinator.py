@@ -7,6 +7,7 @@ import anyio.to_thread
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from config.broker import redis_url
 from config.exposure import require_private, require_token
@@ -120,6 +121,7 @@ class Coordinator:
         app.add_exception_handler(TeamError, _team_error)
         app.add_exception_handler(RequestValidationError, _invalid)
         app.add_exception_handler(HTTPException, _http_error)
+        app.add_exception_handler(ClientDisconnect, _gone)
         browsers = BrowserSessions(self._operator, self._viewer)
         access = operator_or_viewer(self._operator, self._viewer, browsers)
         for router in (
@@ -165,3 +167,8 @@ async def _http_error(_request: Request, error: Exception) -> Response:
     response = reply_error(wrapped)
     response.status_code = error.status_code
     return response
+
+
+async def _gone(_request: Request, _error: Exception) -> Response:
+    """The client went away while it sent its request: nothing was done, and nobody reads this."""
+    return Response(status_code=400)
