@@ -89,6 +89,8 @@ def test_the_demo_shows_owner_blocker_and_reason_without_scrolling(chromium: Bro
                     "a waiting Lead beside a working member",
                     lambda view: {m.turn.state for m in view.members if m.turn} >= {"parked", "running"},
                 )
+                # Nobody scrolled: the newest of the conversation is in view.
+                expect(page.get_by_role("button", name="↓ Latest")).to_be_hidden()
                 picture(page, "panel")
                 page.get_by_role("tab", name="Timeline").click()
                 expect(page.locator(".span").first).to_be_visible()

@@ -1,6 +1,7 @@
 // The log of one Session as a conversation: events in, items out. An item is what one row of the list shows.
 
 import { api } from "./api.js";
+import { modelName } from "./words.js";
 
 const PAGE = 400;
 
@@ -151,7 +152,7 @@ export class Log {
         add("note", { text: "Goes on" });
         break;
       case "session/model":
-        add("note", { text: `Model: ${data.model}` });
+        add("note", { text: `Model: ${modelName(data.model)}` });
         break;
       case "session/cwd":
         add("note", { text: `Directory: ${data.cwd}` });

@@ -18,7 +18,6 @@ export class VirtualList {
     this.shown = new Map();
     this.isAtEnd = true;
     this.lastTop = 0;
-    this.lastHeight = 0;
     this.canvas = h("div", { class: "canvas", role: "list" });
     this.element = h("div", { class: "scroller", tabindex: "0", role: "log", "aria-label": label, "aria-live": "off" }, this.canvas);
     this.element.addEventListener("scroll", () => this.scrolled(), { passive: true });
@@ -58,6 +57,8 @@ export class VirtualList {
     offsets[this.items.length] = at;
     this.offsets = offsets;
     this.canvas.style.setProperty("height", `${at}px`);
+    // A list that became shorter has moved by itself.
+    this.lastTop = Math.min(this.lastTop, this.element.scrollTop);
   }
 
   indexAt(offset) {
@@ -85,12 +86,10 @@ export class VirtualList {
 
   scrolled() {
     const { scrollTop, clientHeight, scrollHeight } = this.element;
-    // Only a reader who moves up leaves the end: rows that turn out to be higher than estimated do not.
-    const isUpwards = scrollTop < this.lastTop - 1 && scrollHeight >= this.lastHeight;
+    // Only a reader who moves up leaves the end: rows of another height than was estimated do not.
     if (scrollHeight - scrollTop - clientHeight < AT_END) this.isAtEnd = true;
-    else if (isUpwards) this.isAtEnd = false;
+    else if (scrollTop < this.lastTop - 1) this.isAtEnd = false;
     this.lastTop = scrollTop;
-    this.lastHeight = scrollHeight;
     if (scrollTop < OVERSCAN) this.onStart?.();
     this.plan();
   }
@@ -122,7 +121,10 @@ export class VirtualList {
   }
 
   draw() {
-    if (this.isAtEnd) this.element.scrollTop = this.element.scrollHeight;
+    if (this.isAtEnd) {
+      this.element.scrollTop = this.element.scrollHeight;
+      this.lastTop = this.element.scrollTop;
+    }
     const top = this.element.scrollTop;
     const first = this.indexAt(Math.max(0, top - OVERSCAN));
     const bottom = top + (this.element.clientHeight || 800) + OVERSCAN;
