@@ -50,10 +50,13 @@ def items_of(core: Core, session_id: str) -> list[SessionId]:
     return [item.child_id for item in workflow_state(core, session_id).items]
 
 
-def finish(core: Core, child: str, words: str) -> None:
-    """A child answers and ends; the script gets to know of it."""
-    core.agent(child).finish(words)
+def finish(core: Core, child: str, words: str) -> list[str]:
+    """A child answers and ends; the script gets to know of it. Returns the child's prompt."""
+    agent = core.agent(child)
+    prompts = agent.begin()
+    agent.finish(words)
     advance(core)
+    return prompts
 
 
 def report(agent: Agent, **result: Any) -> tuple[Any, BoundaryResult]:
