@@ -3,11 +3,10 @@
 All are hints; SQL holds the truth.
 """
 
-import json
 import queue
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, cast
 
@@ -20,7 +19,7 @@ from config.broker import redis_url
 from config.celery import TURN_TASK, celery_app
 from config.settings import Settings
 from team.log.transaction import Effects, Queued
-from team.model.ids import SessionId, TeamId
+from team.model.ids import TeamId
 
 _log = structlog.get_logger(__name__)
 
@@ -36,7 +35,7 @@ def edge_channel(key_prefix: str) -> str:
 
 
 def activity_channel(key_prefix: str, team_id: str) -> str:
-    """The channel on which viewers of one Team hear that it may look different; Session ids with their newest seq."""
+    """The channel on which viewers of one Team hear that it may look different."""
     return f"{key_prefix}activity:{team_id}"
 
 
@@ -105,9 +104,8 @@ class Outbox:
                 continue
             try:
                 faults.reached("before-publish")
-                self.publish_edges(effects.edges)
+                self.publish_changes(effects.edges, effects.activity)
                 self.publish_turns(effects.queued)
-                self.publish_activity(effects.activity)
                 faults.reached("after-publish")
             except (redis.RedisError, OperationalError, OSError) as error:
                 self._paused_until = time.monotonic() + PAUSE_SECONDS
@@ -131,15 +129,18 @@ class Outbox:
             )
         return True
 
-    def publish_edges(self, team_ids: Iterable[str]) -> None:
-        """Tell every coordinator that these Teams have changed. Raises RedisError."""
-        for team_id in team_ids:
-            self._redis.publish(edge_channel(self.settings.key_prefix), team_id)  # pyright: ignore[reportUnknownMemberType] -- redis-py leaves types open
+    def publish_changes(self, edges: Iterable[TeamId], activity: Iterable[TeamId]) -> None:
+        """Tell every coordinator which Teams have changed, and viewers which may look different, in one round trip.
 
-    def publish_activity(self, activity: Mapping[TeamId, Mapping[SessionId, int]]) -> None:
-        """Tell the viewers of these Teams. Raises RedisError."""
-        for team_id, seqs in activity.items():
-            self._redis.publish(activity_channel(self.settings.key_prefix, team_id), json.dumps(seqs))  # pyright: ignore[reportUnknownMemberType] -- redis-py leaves types open
+        Raises RedisError.
+        """
+        prefix = self.settings.key_prefix
+        with self._redis.pipeline(transaction=False) as pipeline:  # pyright: ignore[reportUnknownMemberType] -- redis-py leaves types open
+            for team_id in edges:
+                pipeline.publish(edge_channel(prefix), team_id)  # pyright: ignore[reportUnknownMemberType] -- the same
+            for team_id in activity:
+                pipeline.publish(activity_channel(prefix, team_id), "")  # pyright: ignore[reportUnknownMemberType] -- the same
+            pipeline.execute()  # pyright: ignore[reportUnknownMemberType] -- the same
 
     def publish_turns(self, queued: Iterable[Queued]) -> None:
         """Send one task per queued turn. Raises OperationalError when the broker is away."""

@@ -48,7 +48,7 @@ class Effects:
     edges: dict[TeamId, int] = field(default_factory=dict[TeamId, int])
     queued: list[Queued] = field(default_factory=list[Queued])
     workflows: set[TurnId] = field(default_factory=set[TurnId])
-    activity: dict[TeamId, dict[SessionId, int]] = field(default_factory=dict[TeamId, dict[SessionId, int]])
+    activity: set[TeamId] = field(default_factory=set[TeamId])
 
 
 class Transaction:
@@ -254,8 +254,7 @@ class Transaction:
         for team_id in self._raised - self._counted:
             sessions.raise_counter(self.connection, team_id)
             self._counted.add(team_id)
-        for session_id, locked in self._sessions.items():
-            self.effects.activity.setdefault(locked.header.team_id, {})[session_id] = self.head(session_id).seq
+        self.effects.activity.update(locked.header.team_id for locked in self._sessions.values())
 
 
 def write(
