@@ -84,6 +84,13 @@ def progress_line(event: Event, names: Mapping[str, str]) -> str | None:  # noqa
                 return None
             label = "failed" if outcome == "error" else "outcome unknown"
             return f"↳ {label}: {plain(str(data.get('content', '')))}"
+        case "tool-workflow/progress":
+            return f"{data.get('kind')}: {plain(str(data.get('text', '')))}"
+        case "tool-workflow/agent":
+            return f"asks for the agent {plain(str(data.get('label', '')))}"
+        case "tool-workflow/answered":
+            error = data.get("error")
+            return f"↳ agent {int(data.get('item', 0)) + 1} failed: {plain(str(error))}" if error else None
         case "turn/parked":
             return _parked(data.get("waits", []))
         case "turn/end":

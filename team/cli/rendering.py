@@ -121,6 +121,23 @@ def print_team(console: Console, team: TeamView) -> None:
                 ),
             )
         )
+    if team.workflows:
+        console.print(
+            table(
+                "workflows",
+                ("NAME", "PHASE", "AGENTS", "RUNNING", "WAITING", "FAILED", "LAST NOTE", "SESSION"),
+                (
+                    (
+                        workflow.name,
+                        workflow.phase or "-",
+                        *map(str, (workflow.agents, workflow.running, workflow.waiting, workflow.failed)),
+                        workflow.note or "-",
+                        str(workflow.session_id),
+                    )
+                    for workflow in team.workflows
+                ),
+            )
+        )
     if team.tasks:
         console.print(
             table(

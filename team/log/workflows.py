@@ -58,6 +58,12 @@ def find_workflow(connection: Connection, key: WorkflowKey) -> Workflow | None:
     return None if row is None else Workflow(*row)
 
 
+def team_workflows(connection: Connection, team_id: str) -> Sequence[Workflow]:
+    """The workflows of all Sessions of a Team's tree."""
+    query = select(_workflow).where(_workflow.c.team_id == team_id)
+    return [Workflow(*row) for row in connection.execute(query)]
+
+
 def update_workflow(connection: Connection, key: WorkflowKey, **values: Any) -> None:
     connection.execute(update(_workflow).where(_at(key)).values(**values))
 

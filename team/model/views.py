@@ -275,15 +275,30 @@ class SubagentStateView(Value):
     error: str | None = None
 
 
+class WorkflowStateView(Value):
+    """A workflow that an open call runs, for operators; ``waiting`` agents have not begun."""
+
+    session_id: SessionId
+    call_id: str
+    name: str
+    phase: str | None = None
+    note: str | None = None
+    agents: int
+    running: int
+    waiting: int
+    failed: int
+
+
 class TeamView(Value):
     """The wire view of a Team: roster with phases and live status, non-deleted tasks, the failure beside them.
 
-    ``subagents`` are in no roster: children of members, and theirs.
+    ``subagents`` are in no roster: children of members, and theirs. ``workflows`` run for whichever of all these.
     """
 
     team_id: TeamId
     members: tuple[TeamMemberView, ...]
     subagents: tuple[SubagentStateView, ...] = ()
+    workflows: tuple[WorkflowStateView, ...] = ()
     tasks: tuple[TaskView, ...]
     closed: bool
     edge_counter: int
@@ -308,16 +323,3 @@ class WorkflowView(Value):
     agents: int
     failed: int
     failures: tuple[WorkflowFailureView, ...] | None = None
-
-
-class WorkflowStateView(Value):
-    """A workflow that an open call runs, for operators; ``waiting`` agents have not begun."""
-
-    call_id: str
-    name: str
-    phase: str | None = None
-    note: str | None = None
-    agents: int
-    running: int
-    waiting: int
-    failed: int

@@ -30,11 +30,15 @@ def schema_fault(schema: object) -> str | None:
     """
     if not isinstance(schema, dict):
         return "it is not an object"
-    known = cast("dict[str, Any]", schema)
+    try:
+        text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        return f"it is not JSON: {error}"
+    known = cast("dict[str, Any]", json.loads(text))
     fault = hygiene_fault(known)
     if fault is not None:
         return fault
-    size = len(json.dumps(known, ensure_ascii=False).encode())
+    size = len(text.encode())
     if size > MAX_SCHEMA_BYTES:
         return f"it has {size} bytes; the limit is {MAX_SCHEMA_BYTES}"
     if known.get("type") != "object":

@@ -30,6 +30,7 @@ from team.service.panel import DAMAGED, failure_of, roster_and_board
 from team.service.rosters import member_states, team_member_view, turn_end, turn_state
 from team.service.store import Store
 from team.service.subagents import subagent_states
+from team.service.workflows import workflow_states
 from team.service.workspace import directory_within
 
 POLL_SECONDS = 0.05
@@ -316,6 +317,7 @@ class SessionService:
                     team_member_view(connection, state) for state in member_states(connection, team, snapshots, stored)
                 ),
                 subagents=tuple(subagent_states(connection, found.header.id)),
+                workflows=tuple(workflow_states(connection, team)),
                 tasks=tuple(task_view(task, board, names) for task in stored),
                 closed=sessions.is_closed(connection, team),
                 edge_counter=sessions.edge_counter(connection, team),

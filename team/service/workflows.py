@@ -11,15 +11,19 @@ from dataclasses import dataclass
 from typing import Final
 
 import structlog
+from pydantic import ValidationError
+from sqlalchemy import Connection
 
 from config import faults
-from team.log import sessions, workflows
+from team.log import delegations, projections, sessions, workflows
 from team.log.transaction import Transaction
 from team.log.workflows import Workflow, WorkflowKey
 from team.model.errors import InvalidArgument
 from team.model.ids import TurnId
+from team.model.slices import CallSlice
 from team.model.snapshots import SessionHeader
 from team.model.values import Json, JsonObject
+from team.model.views import WorkflowStateView
 from team.rules import capture, children, waiting, workflow
 from team.rules.children import PROFILE, Order
 from team.service.callers import Caller, Recorded, open_call, record_result
@@ -239,3 +243,32 @@ class WorkflowService:
             prompt_bytes=settings.max_message_bytes,
             tools=self._store.profile(PROFILE).tools,
         )
+
+
+def workflow_states(connection: Connection, team_id: str) -> list[WorkflowStateView]:
+    """What the open workflows of a Team's tree have come to, for operators."""
+    states: list[WorkflowStateView] = []
+    for found in workflows.team_workflows(connection, team_id):
+        try:
+            call = projections.load(connection, found.session_id, ("call", found.call_id))
+        except ValidationError:
+            continue  # told as the fault of its Session by whoever reads that
+        if not isinstance(call, CallSlice) or call.workflow is None:
+            continue
+        state = call.workflow
+        expected = delegations.call_delegations(connection, found.turn_id, found.step, found.index)
+        running = sum(delegation.ended_turn is None for delegation in expected)
+        states.append(
+            WorkflowStateView(
+                session_id=found.session_id,
+                call_id=found.call_id,
+                name=state.name,
+                phase=state.phase,
+                note=state.note,
+                agents=len(state.items),
+                running=running,
+                waiting=len(state.open_items) - len(expected),
+                failed=state.failed,
+            )
+        )
+    return states

@@ -278,6 +278,25 @@ class TestCapturedResults:
         assert code_of(agent.call(capture.TOOL, count=1)) == "TOOL_UNKNOWN"
 
 
+class TestWhatOperatorsSee:
+    def test_the_view_of_the_team_tells_phase_note_and_agents(self, make_core: MakeCore) -> None:
+        core = make_core(max_workflow_width=2)
+        lead, agent = root(core)
+        parts = launch(agent, 'log("begin")\n' + FAN, args={"parts": 4})
+        core.sessions.interrupt(parts[0], actor="tester")
+        advance(core)
+        (state,) = core.sessions.team(lead).workflows
+        assert (state.name, state.phase, state.note, state.session_id) == ("test run", "fan", "begin", lead)
+        assert (state.agents, state.running, state.waiting, state.failed) == (4, 2, 1, 1)
+        view = core.sessions.view(lead)
+        assert view.turn is not None
+        assert [(wait.kind, wait.call_id) for wait in view.turn.waits] == [("workflow", state.call_id)]
+        for part in parts[1:]:
+            finish(core, part, "x")
+        finish(core, items_of(core, lead)[4], "joined")
+        assert core.sessions.team(lead).workflows == ()
+
+
 class TestFailures:
     def test_misuse_fails_the_call_with_the_line_and_ends_the_agents(self, core: Core) -> None:
         lead, agent = root(core)
