@@ -8,13 +8,6 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 TABLE: Final = ROOT / "docs" / "spec-coverage.md"
 PLACES: Final = ("team", "workers", "config", "tests", "examples", "docs", "benchmarks")
-UNFINISHED: Final = frozenset(
-    {
-        "Workflow stays available with fresh one-shot children",
-        "Workflow children cannot inherit a teammate's conversation identity",
-    }
-)
-"""Statements that are known not to hold yet, word for word."""
 
 _TEST = re.compile(r"^(?:async )?def (test_\w+)|^    (?:async )?def (test_\w+)", re.MULTILINE)
 
@@ -73,11 +66,8 @@ def unknown_names(cell: str) -> list[str]:
 def test_every_cell_says_something() -> None:
     table = rows()
     assert len(table) > 100
-    empty = [row.statement for row in table if not all(row.cells)]
-    assert [statement for statement in empty if statement not in UNFINISHED] == []
-    unfinished = [row.statement for row in table if any("not yet" in cell.lower() for cell in row.cells)]
-    assert [statement for statement in unfinished if statement not in UNFINISHED] == []
-    assert {row.statement for row in table} >= UNFINISHED
+    assert [row.statement for row in table if not all(row.cells)] == []
+    assert [row.statement for row in table if any("not yet" in cell.lower() for cell in row.cells)] == []
 
 
 def test_every_row_names_a_test_or_a_decision() -> None:
@@ -85,7 +75,6 @@ def test_every_row_names_a_test_or_a_decision() -> None:
         row.statement
         for row in rows()
         if row.section != "Statements that mean something else here"
-        and row.statement not in UNFINISHED
         and not any(token.startswith("test_") for cell in row.cells for token in tokens(cell))
         and not any("decision" in cell for cell in row.cells)
     ]
