@@ -55,7 +55,7 @@ class TestCrashes:
         assert result_of(core, lead)["result"] == "joined"
         assert events_of(core, lead).count("agent") == len(children_of(core, lead)) == 3
 
-    def test_of_two_runs_of_one_step_the_later_counts(self, core: Core, make_core: MakeCore) -> None:
+    def test_s07_of_two_runs_of_one_step_the_later_counts(self, core: Core, make_core: MakeCore) -> None:
         lead, agent = root(core)
         begin(agent, FAN, args={"parts": 2})
         (key,) = core.workflows.due()
@@ -89,7 +89,7 @@ class TestCrashes:
         assert finish(core, join, "joined") == ["join ['r0', 'r1']"]
         assert events_of(core, lead).count("progress") == 2
 
-    def test_a_script_that_kills_its_sandbox_every_time_fails(
+    def test_s08_a_script_that_kills_its_sandbox_every_time_fails(
         self, core: Core, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         lead, agent = root(core)
