@@ -216,7 +216,7 @@ class Cluster:
             process.start()
         self._supervisor.start()
         for process in self.workers:
-            wait_until(lambda process=process: "worker ready" in process.words(), f"{process.name} to be ready", 60)
+            wait_until(lambda process=process: "worker ready" in process.words(), f"{process.name} to be ready", 180)
 
     def _supervise(self) -> None:
         due: dict[str, float] = {}

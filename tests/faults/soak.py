@@ -25,10 +25,11 @@ from tests.support.postgres import PostgresProcess
 from tests.support.waiting import wait_until
 
 PEOPLE: Final = 2
+WORKERS: Final = 3
 LEASE_SECONDS: Final = 3.0
 AT_ONCE: Final = 4
 """Faults that overlap at most: one more waits until one of them was recovered from."""
-_WARM_SECONDS: Final = 60.0
+_WARM_SECONDS: Final = 180.0
 
 Say = Callable[[str], None]
 
@@ -73,6 +74,7 @@ def run(
     gap_seconds: tuple[float, float] = (2.0, 4.0),
     names: Sequence[str] | None = None,
     people: int = PEOPLE,
+    workers: int = WORKERS,
     say: Say = lambda _text: None,
 ) -> Result:
     """One run: start, work under faults for ``seconds``, let everything finish, stop, judge."""
@@ -82,7 +84,7 @@ def run(
     coordinators = 1 if postgres is None else 2
     began = time.monotonic()
     with ExitStack() as stack:
-        cluster = Cluster(directory, postgres, coordinators=coordinators, model=f"script:{scenario}")
+        cluster = Cluster(directory, postgres, workers=workers, coordinators=coordinators, model=f"script:{scenario}")
         stack.callback(cluster.close)
         kinds = kinds_for(database, disk=cluster.own_disk, names=names)
         planned = schedule(

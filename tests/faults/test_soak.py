@@ -8,7 +8,7 @@ import pytest
 from tests.faults.soak import run, table
 from tests.support.postgres import PostgresProcess
 
-SECONDS = 14.0
+SECONDS = 10.0
 SEED = 5
 
 pytestmark = pytest.mark.timeout(600)
@@ -31,7 +31,14 @@ def test_m20_r05_c01_s07_teams_finish_on_postgresql_with_two_coordinators_whatev
 
 def _assert_sound(directory: Path, database: str, server: PostgresProcess | None) -> None:
     result = run(
-        directory / "run", database, seed=SEED, seconds=SECONDS, postgres=server, people=1, gap_seconds=(1.0, 2.0)
+        directory / "run",
+        database,
+        seed=SEED,
+        seconds=SECONDS,
+        postgres=server,
+        people=1,
+        workers=2,
+        gap_seconds=(1.0, 2.0),
     )
     assert result.sound, table(result)
     assert len(result.injected) >= 3, table(result)
