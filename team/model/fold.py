@@ -45,7 +45,7 @@ from team.model.events import (
     WorkflowProgressed,
     WorkflowStarted,
 )
-from team.model.ids import task_number
+from team.model.ids import child_session_id, task_number
 from team.model.slices import HEAD, CallSlice, FileSlice, HeadSlice, InboxSlice, Key, Slice, TurnSlice
 from team.model.snapshots import WAKING, MemberSnapshot, SessionHeader, TaskSnapshot
 from team.model.workflow_state import advanced
@@ -386,6 +386,9 @@ def _workflow(
     key: Key = ("call", data.call_id)
     call = reader.get(key, CallSlice)
     reader.expect(call.result_seq is None, f"the call {data.call_id} has its result")
+    if isinstance(data, WorkflowAsked):
+        named = child_session_id(reader.header.id, f"{call.turn_id}:{call.step}:{call.index}", data.item)
+        reader.expect(data.child_id == named, f"item {data.item} names another child than its call does")
     try:
         state = advanced(call.workflow, data, reader.seq)
     except ValueError as error:

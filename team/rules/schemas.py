@@ -52,7 +52,13 @@ def schema_fault(schema: object) -> str | None:
 
 
 def value_fault(schema: Mapping[str, Any], value: Any) -> str | None:
-    """How a value breaks a schema that has no fault: the place and the reason; None when it fits."""
+    """How a value breaks a schema: the place and the reason; None when it fits.
+
+    Nothing fits a schema with a fault, which only an imported log can hold.
+    """
+    fault = schema_fault(schema)
+    if fault is not None:
+        return f"the schema cannot be used: {fault}"
     errors: list[ValidationError] = list(Draft202012Validator(schema).iter_errors(value))  # pyright: ignore[reportUnknownMemberType] -- jsonschema leaves it open
     if not errors:
         return None

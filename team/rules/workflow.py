@@ -166,7 +166,11 @@ def go_on(tx: Transaction, workflow: Workflow, model: str | None) -> bool:
 def _begin_child(tx: Transaction, workflow: Workflow, number: int, batch: int, model: str | None) -> bool:
     """Begin the child of an item, or join the one that is there; False when it has an answer already."""
     asked, call = asked_of(tx, workflow, number), call_of(tx, workflow)
-    if sessions.find_sessions(tx.connection, [asked.child_id]):
+    there = sessions.find_sessions(tx.connection, [asked.child_id]).get(asked.child_id)
+    if there is not None:
+        if there.header.parent_id != workflow.session_id:
+            _answer(tx, workflow, number, batch, None, "its Session belongs to another parent")
+            return False
         ended = children.last_ending(tx, asked.child_id)
         if ended is not None:
             _take(tx, workflow, number, batch, ended)

@@ -1,14 +1,20 @@
 """Workflows whose coordinator or sandbox is lost: another coordinator comes to the same state."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
+from team.model.errors import TeamError
+from team.model.events import WorkflowAsked
 from team.service.scripts import Outcome, SandboxLost
-from tests.support.core import Core, together
+from tests.support.core import Core, create_tables, together
+from tests.support.invariants import assert_sound
 from tests.support.subagents import children_of, root
+from tests.support.transfers import export, import_
 from tests.support.workflows import FAN, advance, begin, events_of, failure_of, finish, items_of, launch, result_of
 
 MakeCore = Callable[..., Core]
@@ -115,3 +121,45 @@ class TestCrashes:
         core.effects.clear()
         begin(agent, FAN, args={"parts": 1})
         assert [effect.workflows for effect in core.effects if effect.workflows] == [{agent.claim.turn_id}]
+
+
+class TestImports:
+    """A workflow whose log was exported in the middle goes on in another store, where no paused script came with it."""
+
+    @pytest.mark.parametrize("with_agents", [True, False])
+    def test_it_is_run_again_from_the_log_and_joins_the_agents_that_came_along(
+        self, core: Core, tmp_path: Path, with_agents: bool
+    ) -> None:
+        lead, agent = root(core)
+        parts = launch(agent, FAN, args={"parts": 3})
+        finish(core, parts[0], "r0")
+        core.agent(parts[1]).finish("r1")
+        lines = export(core, lead)
+        if not with_agents:
+            lines = [line for line in lines if json.loads(line).get("session", {"id": lead})["id"] == lead]
+            kept = 1 + json.loads(lines[0])["events"]
+            lines = [lines[0].replace(f'"sessions":{len(parts) + 1}', '"sessions":1'), *export(core, lead)[1:kept]]
+        create_tables(f"sqlite:///{tmp_path / 'other.db'}")
+        other = Core(f"sqlite:///{tmp_path / 'other.db'}", tmp_path / "checkout")
+        try:
+            import_(other, lines)
+            resumed = other.agent(lead)
+            assert resumed.run_call().state == "waiting"
+            assert resumed.boundary().action == "parked"
+            advance(other)
+            if not with_agents:
+                finish(other, parts[1], "r1")
+            finish(other, parts[2], "r2")
+            assert finish(other, items_of(other, lead)[3], "joined") == ["join ['r0', 'r1', 'r2']"]
+            assert result_of(other, lead) == {"result": "joined", "agents": 4, "failed": 0}
+            assert_sound(other)
+        finally:
+            other.close()
+
+    def test_a_log_whose_workflow_names_a_foreign_child_is_refused(self, core: Core) -> None:
+        lead, agent = root(core)
+        (part,) = launch(agent, FAN, args={"parts": 1})
+        call_id = core.reading(lambda c: c.execute(text("SELECT call_id FROM call")).scalar_one())
+        stranger = WorkflowAsked(call_id=call_id, item=1, child_id=part, label="l", prompt="p")
+        with pytest.raises(TeamError, match="another child"):
+            core.append(lead, stranger)

@@ -73,3 +73,10 @@ def test_what_nobody_could_hold_a_child_to_is_refused_with_the_place(schema: obj
 def test_a_value_is_judged_with_the_place(value: object, fault: str | None) -> None:
     told = value_fault(COUNT, json.loads(json.dumps(value)))
     assert told is None if fault is None else told is not None and fault in told
+
+
+def test_nothing_fits_a_schema_with_a_fault_and_nothing_is_fetched_for_it() -> None:
+    schema = {"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:9/schema"}}}
+    told = value_fault(schema, {"a": 1})
+    assert told is not None
+    assert "cannot be used" in told
