@@ -2,6 +2,7 @@
 
 import argparse
 import random
+import signal
 import statistics
 import sys
 import tempfile
@@ -12,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Final
 
 from tests.faults.cluster import Cluster
@@ -198,6 +200,11 @@ def table(result: Result) -> str:
         f"{result.verdict.messages} messages, {result.verdict.turns} turns; "
         f"{told.retries} of {told.requests} requests were sent again"
     )
+    answered = sorted(job.answered_at - job.asked_at for job in told.jobs.values() if job.answered_at is not None)
+    if answered:
+        lines.append(
+            f"a job was answered after {statistics.median(answered):.1f} s (median), {answered[-1]:.1f} s (longest)"
+        )
     if kills:
         lines.append(
             f"turns of killed workers ran again after {statistics.median(kills):.2f} s (median), {kills[-1]:.2f} s "
@@ -220,6 +227,8 @@ def main() -> int:
     parser.add_argument("--fault", action="append", default=None, help="only this kind; may be repeated")
     parser.add_argument("--directory", type=Path, default=None, help="keeps data and logs of the run there")
     chosen = parser.parse_args()
+    # Told to stop, it ends what it has started before it goes.
+    signal.signal(signal.SIGTERM, _leave)
     seed = random.SystemRandom().randrange(10**6) if chosen.seed is None else chosen.seed
     databases = ("sqlite", "postgres") if chosen.database == "both" else (chosen.database,)
     sound = True
@@ -247,6 +256,10 @@ def main() -> int:
             _print(table(result))
             sound = sound and result.sound
     return 0 if sound else 1
+
+
+def _leave(_number: int, _frame: FrameType | None) -> None:
+    sys.exit(1)
 
 
 def _print(text: str) -> None:
