@@ -36,7 +36,7 @@ workflow with the line.
 
 phase("review")
 async def review(path):
-    found = await agent(f"Look for defects in {path}. Change nothing.", label=path, tools=["read", "grep"],
+    found = await agent(f"Look for defects in {path}. Change nothing.", label=path[-60:], tools=["read", "grep"],
         schema={"type": "object", "required": ["defects"], "properties": {
             "defects": {"type": "array", "items": {"type": "string"}}}})
     return [] if found is None else found["defects"]

@@ -9,6 +9,8 @@ import psutil
 import pytest
 
 from team.service.scripts import Ask, Bounds, Failed, Note, Outcome, Past, Pause, Returned, SandboxLost, Script, Scripts
+from team.tools.workflow import DESCRIPTION
+from tests.support.architecture import ROOT
 from tests.support.waiting import wait_until
 
 BOUNDS = Bounds(agents=6, notes=8, run_seconds=1.0, memory_bytes=64 * 2**20, prompt_bytes=1_000, tools=("read", "bash"))
@@ -142,6 +144,28 @@ class TestRuns:
     def test_null_is_a_value(self, engine: Scripts) -> None:
         assert value(engine, "x = 1") == "null"
         assert value(engine, "args", [1]) == "[1]"
+
+
+def documented(text: str, end: str) -> str:
+    return text[text.index('phase("review")') :].split(end, maxsplit=1)[0]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        documented(DESCRIPTION, "\0"),
+        documented((ROOT / "docs" / "workflow.md").read_text(encoding="utf-8"), "```"),
+    ],
+    ids=["description", "page"],
+)
+def test_the_documented_examples_run(engine: Scripts, script: str) -> None:
+    played = Played(engine, script, ["a.py", "b.py", "c.py"], replace(BOUNDS, tools=("read", "grep")))
+    played.run()
+    assert [ask.label for ask in played.asks] == ["a.py", "b.py", "c.py"]
+    played.run({0: {"defects": ["x", "y"]}, 1: None, 2: {"defects": ["z"]}})
+    assert played.asks[3].prompt == "Fix in a.py: ['x', 'y']"
+    played.run({3: "done"})
+    assert played.run({4: None}).end == Returned('{"defects":3,"fixed":1}')
 
 
 class TestMisuse:
