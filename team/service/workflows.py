@@ -18,7 +18,7 @@ from config import faults
 from team.log import delegations, projections, sessions, workflows
 from team.log.transaction import Transaction
 from team.log.workflows import Workflow, WorkflowKey
-from team.model.errors import InvalidArgument
+from team.model.errors import InvalidArgument, StoreUnavailable
 from team.model.ids import TurnId
 from team.model.slices import CallSlice
 from team.model.snapshots import SessionHeader
@@ -36,6 +36,7 @@ ATTEMPTS: Final = 3
 """Runs without an outcome after which a workflow fails: a script must not kill coordinators for ever."""
 
 _SPARE_SECONDS: Final = 5.0
+_LONGEST_PAUSE_SECONDS: Final = 300.0
 ACCEPTED: Final = '{"status":"accepted"}'
 
 
@@ -120,8 +121,17 @@ class WorkflowService:
             return workflows.due_workflows(connection, self._store.database.now(connection))
 
     def advance(self, key: WorkflowKey) -> bool:
-        """Bring one workflow on to its next wait or its end; False when there was nothing to run."""
-        taken = self._store.writing(lambda tx: self._take(tx, key))
+        """Bring one workflow on to its next wait or its end; False when there was nothing to run.
+
+        Raises StoreUnavailable, and whatever an attempt meets: it is counted, and after some the workflow fails.
+        """
+        try:
+            taken = self._store.writing(lambda tx: self._take(tx, key))
+        except StoreUnavailable:
+            raise
+        except Exception:
+            self._store.writing(lambda tx: self._put_off(tx, key))
+            raise
         if taken is None:
             return False
         found = taken.workflow
@@ -150,7 +160,7 @@ class WorkflowService:
         if found.attempts >= ATTEMPTS and not spent:
             return None
         if spent:
-            workflow.fail(tx, found, f"The sandbox was lost {found.attempts} times while it ran the script.")
+            workflow.fail(tx, found, f"The script could not be brought on in {found.attempts} attempts.")
             return None
         has_news = workflow.go_on(tx, found, self._model(tx, header)) or found.due
         state = workflow.state_of(tx, found)
@@ -176,6 +186,13 @@ class WorkflowService:
         taken = workflows.find_workflow(tx.connection, key)
         assert taken is not None
         return _Taken(taken, script, past, state.batches)
+
+    def _put_off(self, tx: Transaction, key: WorkflowKey) -> None:
+        """Count an attempt that failed before the script ran, and let the next one wait: it may fail for ever."""
+        found = workflows.find_workflow(tx.connection, key)
+        if found is not None:
+            busy_until = tx.now + min(2.0**found.attempts, _LONGEST_PAUSE_SECONDS)
+            workflows.update_workflow(tx.connection, key, due=True, busy_until=busy_until, attempts=found.attempts + 1)
 
     def _commit(self, tx: Transaction, taken: _Taken, outcome: Outcome) -> None:
         """Append what a run brought, unless another one was taken since."""

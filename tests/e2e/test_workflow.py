@@ -1,6 +1,5 @@
 """A workflow on real processes, on one worker slot, while what runs it is killed."""
 
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -73,6 +72,7 @@ def test_a_workflow_of_20_agents_with_a_join_survives_the_kill_of_coordinator_an
             root = session_of(stack, None).id
             wait_until(lambda: worked(place) >= 3, "the first agents to work", 90)
             stack.kill("worker-1")
+            assert "count the parts" in place.team("show", root).stdout
             wait_until(lambda: worked(place) >= 8, "more agents to work", 90)
             stack.kill("coordinator")
             wait_until(lambda: worked(place) >= 13, "most agents to work", 90)
@@ -94,5 +94,3 @@ def test_a_workflow_of_20_agents_with_a_join_survives_the_kill_of_coordinator_an
     lines = (place.work / "parts.txt").read_text().splitlines()
     assert AGENTS - unknown <= len(lines) <= AGENTS
     assert place.team("doctor").returncode == 0
-    shown = json.loads(place.team("show", root, "--json").stdout)
-    assert shown["session"]["lastEnd"]["reason"] == "completed"

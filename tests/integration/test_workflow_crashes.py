@@ -107,7 +107,26 @@ class TestCrashes:
         monkeypatch.setattr(core.scripts, "run", lost)
         finish(core, parts[0], "r0")
         assert core.run(parts[1]) is None
-        assert "The sandbox was lost 3 times" in failure_of(core, lead)
+        assert "could not be brought on in 3 attempts" in failure_of(core, lead)
+
+    def test_s08_a_defect_before_the_run_is_counted_and_put_off_so_that_nothing_loops(
+        self, core: Core, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lead, agent = root(core)
+        begin(agent, FAN, args={"parts": 1})
+        (key,) = core.workflows.due()
+
+        def broken(*_arguments: Any) -> bool:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr("team.rules.workflow.go_on", broken)
+        for _attempt in range(3):
+            with pytest.raises(ZeroDivisionError):
+                core.workflows.advance(key)
+            assert core.workflows.due() == []
+            core.sql("UPDATE workflow SET busy_until = 1")
+        advance(core)
+        assert "could not be brought on in 3 attempts" in failure_of(core, lead)
 
     def test_a_run_that_brings_something_resets_the_count_of_lost_ones(self, core: Core) -> None:
         _lead, agent = root(core)
