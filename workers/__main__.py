@@ -20,7 +20,13 @@ from config import faults
 from config.broker import redis_url
 from config.secrets import take_provider_keys
 from config.settings import Settings, settings
-from team.model.errors import ConfigurationInvalid, CoordinatorUnreachable, StoreUnavailable, TeamError
+from team.model.errors import (
+    ConfigurationInvalid,
+    CoordinatorUnreachable,
+    StoreUnavailable,
+    TeamError,
+    WorkspaceUnavailable,
+)
 from team.model.events import first_fault
 from workers import logs
 
@@ -39,7 +45,7 @@ def main() -> int:
         return _run(settings())
     except ValidationError as error:
         return _refuse(f"the settings are not valid: TEAM_{first_fault(error).upper()}", MISCONFIGURED)
-    except (CoordinatorUnreachable, StoreUnavailable) as error:
+    except (CoordinatorUnreachable, StoreUnavailable, WorkspaceUnavailable) as error:
         return _refuse(error.message, AWAY)
     except TeamError as error:
         return _refuse(error.message, MISCONFIGURED)

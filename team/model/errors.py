@@ -199,6 +199,10 @@ class RequestInvalid(TeamError, code="REQUEST_INVALID", status=422): ...
 class WorkspaceMismatch(TeamError, code="WORKSPACE_MISMATCH", status=409): ...
 
 
+class WorkspaceUnavailable(TeamError, code="WORKSPACE_UNAVAILABLE", status=503):
+    """The checkout cannot be used now, for a reason that passes: a full disk, a file server that is away."""
+
+
 class StoreUnavailable(TeamError, code="STORE_UNAVAILABLE", status=503): ...
 
 

@@ -1,16 +1,19 @@
 """F05 across machines: a worker that starts proves that the locks of the others exclude it."""
 
+import errno
 import fcntl
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from team.model.errors import ConfigurationInvalid
+from team.model.errors import ConfigurationInvalid, WorkspaceUnavailable
 from tests.support.waiting import wait_until
+from workers.__main__ import AWAY, main
 from workers.checkout import presence
 from workers.checkout.paths import Workspace
 from workers.checkout.presence import Presence
@@ -110,3 +113,26 @@ def test_a_workspace_that_cannot_be_locked_is_refused_with_its_reason(
     monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.raises(ConfigurationInvalid, match=r"cannot lock files .*Operation not supported.*flock"):
         Presence(Workspace(tmp_path))
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.EIO])
+def test_a_workspace_that_cannot_be_locked_now_is_told_apart_from_one_that_never_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A worker that starts on a full disk is started again by its supervisor; a setting would not help."""
+
+    def refuse(_handle: int, _operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(WorkspaceUnavailable, match=os.strerror(number)) as caught:
+        Presence(Workspace(tmp_path))
+    monkeypatch.setattr("workers.__main__._run", _raising(caught.value))
+    assert main() == AWAY
+
+
+def _raising(error: Exception) -> Callable[[object], int]:
+    def run(_settings: object) -> int:
+        raise error
+
+    return run

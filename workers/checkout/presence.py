@@ -18,6 +18,7 @@ import structlog
 
 from team.model.errors import ConfigurationInvalid
 from workers.checkout.paths import DATA_AREA, Workspace
+from workers.checkout.workspace import locks_refused
 from workers.guardian import kernel
 
 WORKERS: Final = "workers"
@@ -36,6 +37,7 @@ class Presence:
 
     Raises:
         ConfigurationInvalid: A living worker's lock was granted a second time, or locks cannot be taken at all.
+        WorkspaceUnavailable: They cannot be taken now.
     """
 
     def __init__(self, workspace: Workspace) -> None:
@@ -51,10 +53,7 @@ class Presence:
                 os.close(self._directory)
                 raise
         except OSError as error:
-            raise ConfigurationInvalid(
-                f"cannot lock files under {place}: {error.strerror or error}. The workspace must be writable and its "
-                "file system must support flock."
-            ) from error
+            raise locks_refused(place, error) from error
         self._thread.start()
 
     def _touch(self) -> None:
