@@ -23,6 +23,7 @@ from tests.faults.store import Onlooker
 from tests.faults.workload import Job, Told
 from tests.support.coordinator import OPERATOR_TOKEN, WORKER_TOKEN
 from tests.support.invariants import assert_sound_store
+from workers.__main__ import MISCONFIGURED
 
 Logs = Mapping[str, Sequence[EventData]]
 
@@ -65,6 +66,12 @@ def judge(cluster: Cluster, onlooker: Onlooker, told: Told) -> Verdict:
     _effects(verdict, cluster.checkout, told)
     verdict.other += told.contradictions + told.refused
     verdict.other += [f"a process outlived its turn: {process}" for process in cluster.outlived()]
+    verdict.other += [
+        f"{process.name} ended with {death.code}: a supervisor does not start that again"
+        for process in cluster.workers
+        for death in process.deaths
+        if death.code == MISCONFIGURED
+    ]
     _secrets(verdict, cluster)
     return verdict
 
