@@ -11,6 +11,7 @@ from typing import Protocol
 import httpx2
 import structlog
 
+from config.profiles import DEFAULT_QUEUE
 from team.model.claims import HeartbeatRequest, HeartbeatResult, Held, WorkerHello
 from team.model.errors import TeamError
 from workers.client import bearer, decode, tls
@@ -46,12 +47,21 @@ class Heartbeat:
     """Lists exactly the held claims every ``heartbeat_seconds``, and hands the answers to their holders."""
 
     def __init__(
-        self, *, url: str, token: str, worker: str, hello: WorkerHello, slots: Callable[[], int], patience: float = 5.0
+        self,
+        *,
+        url: str,
+        token: str,
+        worker: str,
+        hello: WorkerHello,
+        slots: Callable[[], int],
+        queues: tuple[str, ...] = (DEFAULT_QUEUE,),
+        patience: float = 5.0,
     ) -> None:
         self._worker = worker
         self._period = hello.heartbeat_seconds
         self._bound = renewal_bound(hello.lease_seconds)
         self._slots = slots
+        self._queues = queues
         read_seconds = min(patience, hello.lease_seconds / 3)
         self._http = httpx2.Client(
             base_url=url,
@@ -120,6 +130,7 @@ class Heartbeat:
             claims=tuple(holder.held for holder in holders.values()),
             stopped=tuple(stopped.values()),
             slots=self._slots(),
+            queues=self._queues,
         )
         # The lease starts when the coordinator processes the request, which is never before it was sent.
         sent_at = time.monotonic()

@@ -186,6 +186,7 @@ class Runtime:
             worker=self.name,
             hello=self._hello,
             slots=lambda: 0 if self._drain.begun else self.slots.total,
+            queues=settings.queue_names,
         )
         _log.info("worker greets", coordinator=settings.url, root=str(self._root), slots=self.slots.total)
 

@@ -14,6 +14,7 @@ from config.exposure import require_private, require_token
 from config.settings import Settings
 from team.api.bodies import reply_error
 from team.api.browser import BrowserSessions
+from team.api.metrics_routes import RequestTimes, metrics_router
 from team.api.panel_routes import panel_router
 from team.api.public_routes import public_router
 from team.api.security import HostCheck, bearer, operator_or_viewer
@@ -25,6 +26,7 @@ from team.api.usage_routes import usage_router
 from team.api.worker_routes import worker_router
 from team.dispatch.edges import EdgeSignals, EdgeSubscriber
 from team.dispatch.loops import Loops
+from team.dispatch.metrics import Metrics
 from team.dispatch.outbox import Outbox
 from team.dispatch.viewers import Viewers
 from team.dispatch.workflows import WorkflowRunner
@@ -73,6 +75,7 @@ class Coordinator:
         self.teams = TeamService(self.store)
         self.turns = TurnService(self.store)
         self.recovery = RecoveryService(self.store)
+        self.metrics = Metrics(self.recovery.census, self.sessions.served_queues)
         scripts = Scripts()
         self.workflows = WorkflowService(self.store, scripts)
         self.runner = WorkflowRunner(self.workflows, scripts)
@@ -90,6 +93,7 @@ class Coordinator:
     def _after_commit(self, effects: Effects) -> None:
         self.outbox(effects)
         self.runner(effects)
+        self.metrics(effects)
 
     def start(self) -> None:
         self.outbox.start()
@@ -118,6 +122,7 @@ class Coordinator:
 
         app = FastAPI(title="celery-agent-teams", version="1", lifespan=lifespan, docs_url=None, redoc_url=None)
         app.add_middleware(HostCheck, host=self.settings.host, names=self.settings.host_names)
+        app.add_middleware(RequestTimes, metrics=self.metrics)
         app.add_exception_handler(TeamError, _team_error)
         app.add_exception_handler(RequestValidationError, _invalid)
         app.add_exception_handler(HTTPException, _http_error)
@@ -131,6 +136,7 @@ class Coordinator:
             stream_router(self.viewers, self.panel),
             transfer_router(self.transfers),
             tool_router(self.sessions, self.teams, self.tools, self.signals),
+            metrics_router(self.metrics),
         ):
             app.include_router(router, dependencies=[Depends(access)])
         app.include_router(

@@ -19,6 +19,7 @@ from team.cli.places import data_dir_of, live_stack, remembered_workspace, works
 from team.cli.rendering import print_doctor, print_session, print_team, sessions_table
 from team.cli.running import own_stack, preflight, remote
 from team.cli.signals import interruptible
+from team.cli.views import unserved_queues
 from team.model.errors import RequestInvalid
 from team.model.values import decode_json
 from team.model.views import EventFaultView
@@ -78,6 +79,7 @@ def show(settings: Settings, session_id: str, *, as_json: bool) -> int:
     with connected(settings) as operator:
         session = operator.session(session_id)
         team = operator.team(session.id) if session.id == session.root_id else None
+        workers = operator.workers()
     if as_json:
         print(json.dumps({"session": session.to_wire(), "team": team.to_wire() if team is not None else None}))
         return DONE
@@ -86,6 +88,9 @@ def show(settings: Settings, session_id: str, *, as_json: bool) -> int:
     if team is not None:
         console.print()
         print_team(console, team)
+    agents = [session, *((*team.members, *team.subagents) if team is not None else ())]
+    for queue in unserved_queues(agents, workers):
+        console.print(f"No worker serves the queue {queue}: start one with `team worker --queues {queue}`.")
     return DONE
 
 

@@ -1,8 +1,10 @@
 """Answers of the coordinator that only operators read, and judgements about the shared ones."""
 
+from collections.abc import Iterable
+
 from team.model.events import Event
 from team.model.values import Value
-from team.model.views import EventFaultView, SubagentStateView, TaskView, TeamMemberView, TeamView
+from team.model.views import EventFaultView, SessionView, SubagentStateView, TaskView, TeamMemberView, TeamView
 
 
 class EventPage(Value):
@@ -26,6 +28,7 @@ class WorkerView(Value):
     last_seen: float | str | None = None
     executing: tuple[Executing, ...] = ()
     slots: int = 0
+    queues: tuple[str, ...] = ()
 
 
 class DoctorSession(Value):
@@ -46,6 +49,15 @@ def is_busy(agent: TeamMemberView | SubagentStateView) -> bool:
     """Has an open turn, input that will open one, or is being created."""
     creating = isinstance(agent, TeamMemberView) and agent.phase == "provisioning"
     return agent.turn is not None or (agent.pending > 0 and not agent.held) or creating
+
+
+def unserved_queues(
+    agents: Iterable[SessionView | TeamMemberView | SubagentStateView], workers: Iterable[WorkerView]
+) -> list[str]:
+    """The queues on which a turn of these waits and that no worker serves, in order."""
+    served = {queue for worker in workers for queue in worker.queues}
+    waiting = {agent.turn.queue for agent in agents if agent.turn is not None and agent.turn.state == "queued"}
+    return sorted(waiting - served)
 
 
 def is_settled(team: TeamView) -> bool:

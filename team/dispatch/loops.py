@@ -12,7 +12,6 @@ from kombu.exceptions import OperationalError
 from config.settings import Settings
 from team.dispatch.outbox import Outbox
 from team.model.errors import StoreUnavailable
-from team.rules.queue import DEFAULT_QUEUE
 from team.service.housekeeping import Housekeeping
 from team.service.recovery import RecoveryService
 from team.service.turns import TurnService
@@ -95,12 +94,14 @@ class Loops:
     def dispatch_due(self) -> int:
         """Send queued turns whose dispatch is due; returns how many.
 
-        Skipped while the broker already holds more messages than turns are queued: more hints would not help.
+        A queue of the broker that holds more messages than turns are queued is skipped: more hints would not help. So
+        one that nobody serves, and that fills, delays no other.
         """
         queued = self._recovery.count_queued()
-        if queued == 0 or self._outbox.queue_length(DEFAULT_QUEUE) > queued:
+        short = [name for name, count in queued.items() if self._outbox.queue_length(name) <= count]
+        if not short:
             return 0
-        due = self._recovery.due_dispatches(DISPATCH_BATCH)
+        due = self._recovery.due_dispatches(DISPATCH_BATCH, short)
         sent = 0
         try:
             for turn in due:

@@ -244,14 +244,16 @@ def expired_runs(connection: Connection, now: float, limit: int) -> list[Run]:
     return [Run(*row) for row in connection.execute(query)]
 
 
-def due_runs(connection: Connection, now: float, limit: int, *, take: bool = False) -> list[Run]:
-    """Queued turns whose dispatch is due, in order; ``take`` locks them and leaves out another coordinator's."""
-    query = (
-        select(_run)
-        .where(_run.c.state == "queued", _run.c.next_dispatch_at <= now)
-        .order_by(_run.c.next_dispatch_at)
-        .limit(limit)
-    )
+def due_runs(
+    connection: Connection, now: float, limit: int, *, queues: Sequence[str] | None = None, take: bool = False
+) -> list[Run]:
+    """Queued turns of these queues, or of all, whose dispatch is due, in order; ``take`` locks them and leaves out
+    another coordinator's.
+    """
+    query = select(_run).where(_run.c.state == "queued", _run.c.next_dispatch_at <= now)
+    if queues is not None:
+        query = query.where(_run.c.queue.in_(list(queues)))
+    query = query.order_by(_run.c.next_dispatch_at).limit(limit)
     if take:
         query = query.with_for_update(skip_locked=True)
     return [Run(*row) for row in connection.execute(query)]
@@ -275,8 +277,10 @@ def return_dispatch(connection: Connection, turn_ids: Sequence[str], next_at: fl
     )
 
 
-def count_queued(connection: Connection) -> int:
-    return connection.execute(select(func.count()).where(_run.c.state == "queued")).scalar_one()
+def count_queued(connection: Connection) -> dict[str, int]:
+    """Queued turns by queue; a queue without one is left out."""
+    query = select(_run.c.queue, func.count()).where(_run.c.state == "queued").group_by(_run.c.queue)
+    return {row[0]: row[1] for row in connection.execute(query)}
 
 
 def recorded_write(
@@ -342,21 +346,22 @@ def tree_workers(connection: Connection, root_id: str) -> dict[str, list[str]]:
     return found
 
 
-def seen_worker(connection: Connection, name: str, now: float, slots: int) -> None:
+def seen_worker(connection: Connection, name: str, now: float, slots: int, queues: Sequence[str]) -> None:
+    """Take note of a worker's heartbeat; the names of ``queues`` hold no comma."""
+    values = {"last_seen": now, "slots": slots, "queues": ",".join(queues)}
     make = sqlite_insert if connection.dialect.name == "sqlite" else postgresql_insert
-    statement = make(_worker).values(name=name, last_seen=now, slots=slots)
-    connection.execute(
-        statement.on_conflict_do_update(index_elements=["name"], set_={"last_seen": now, "slots": slots})
-    )
+    statement = make(_worker).values(name=name, **values)
+    connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_=values))
 
 
-def list_workers(connection: Connection, since: float) -> list[tuple[str, float, int]]:
+def list_workers(connection: Connection, since: float) -> list[tuple[str, float, int, tuple[str, ...]]]:
+    """(name, last heartbeat, slots, queues) of the workers that were heard of since then."""
     query = (
-        select(_worker.c.name, _worker.c.last_seen, _worker.c.slots)
+        select(_worker.c.name, _worker.c.last_seen, _worker.c.slots, _worker.c.queues)
         .where(_worker.c.last_seen >= since)
         .order_by(_worker.c.name)
     )
-    return [(row[0], row[1], row[2]) for row in connection.execute(query)]
+    return [(row[0], row[1], row[2], tuple(row[3].split(","))) for row in connection.execute(query)]
 
 
 def running_runs(connection: Connection) -> list[Run]:

@@ -38,7 +38,7 @@ class MetaRow(Row, table=True):
 class SessionRow(Row, table=True):
     """One Session: its immutable header, its head slice (projection) and its claim guard (runtime).
 
-    ``tokens`` and ``turns``: what the head counts, for the sums of a Team.
+    ``tokens``: what the head counts, for the sum of a Team.
 
     ``guard_*``: an interrupted turn whose worker has not confirmed yet; nothing of this Session is claimed until it
     does or ``guard_until`` passes.
@@ -55,7 +55,6 @@ class SessionRow(Row, table=True):
     head: str
     seq: int
     tokens: int = Field(default=0, sa_type=BigInteger)
-    turns: int = 0
     guard_turn: str | None = None
     guard_epoch: int | None = None
     guard_until: float | None = None
@@ -175,7 +174,8 @@ class FileRow(Row, table=True):
 class TeamRow(Row, table=True):
     """Runtime: the edge counter and the lock of one Team.
 
-    ``run_*``: when the newest human prompt was accepted, and what the Team had used by then. Budgets count from there.
+    ``run_*``: when the newest human prompt was accepted, the tokens that the Team had used by then, and the turns that
+    it has begun since. Budgets count from there.
     """
 
     __tablename__ = "team"
@@ -327,12 +327,13 @@ class IdempotencyRow(Row, table=True):
 
 
 class WorkerRow(Row, table=True):
-    """Runtime: workers by their last heartbeat."""
+    """Runtime: workers by their last heartbeat; ``queues`` are joined by commas."""
 
     __tablename__ = "worker"
     name: str = Field(primary_key=True)
     last_seen: float
     slots: int
+    queues: str
 
 
 def table(row: type[Row]) -> Table:

@@ -4,6 +4,7 @@ Rules append through ``Transaction.append``; the fold validates each event again
 ``flush`` writes all events and changed rows at once. Effects wait in ``effects`` until the commit has happened.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -37,18 +38,35 @@ class Queued:
     queue: str
 
 
+@dataclass(frozen=True)
+class Claimed:
+    """A queued turn that a worker got, and how long it had been claimable."""
+
+    queue: str
+    queued_seconds: float
+
+
 @dataclass
 class Effects:
     """What to do after the commit: publish edges (Team and counter), send turns to workers, wake viewers.
 
     ``activity`` names each Session whose row was locked with its newest seq: it may look different now. Unlike an edge
     it wakes no waiter and raises no counter. ``workflows`` names turns whose workflow call has a child that ended.
+    The rest is what happened, for whoever counts it: ``woken`` holds the edge counter at which each wait that an edge
+    resolved was registered, ``write_seconds`` the time from asking for the locks to the commit.
     """
 
     edges: dict[TeamId, int] = field(default_factory=dict[TeamId, int])
     queued: list[Queued] = field(default_factory=list[Queued])
     workflows: set[TurnId] = field(default_factory=set[TurnId])
     activity: set[TeamId] = field(default_factory=set[TeamId])
+    claimed: list[Claimed] = field(default_factory=list[Claimed])
+    woken: list[tuple[TeamId, int]] = field(default_factory=list[tuple[TeamId, int]])
+    ended: list[str] = field(default_factory=list[str])
+    lost: int = 0
+    created: int = 0
+    events: int = 0
+    write_seconds: float = 0.0
 
 
 class Transaction:
@@ -61,6 +79,7 @@ class Transaction:
         self._team_counters: dict[TeamId, int] = {}
         self._raised: set[TeamId] = set()
         self._counted: set[TeamId] = set()
+        self._begun: dict[TeamId, int] = {}
         self._sessions: dict[SessionId, LockedSession] = {}
         self._slices: dict[tuple[SessionId, Key], Slice | None] = {}
         self._dirty: dict[tuple[SessionId, Key], Slice] = {}
@@ -111,6 +130,7 @@ class Transaction:
     def create_session(self, header: SessionHeader) -> None:
         """Insert a Session with an empty log. Raises SessionExists when its id is taken."""
         sessions.insert_session(self.connection, header, self.now)
+        self.effects.created += 1
         self._remember(LockedSession(header, HeadSlice(cwd=header.cwd), None, None, None))
 
     def _remember(self, locked: LockedSession) -> None:
@@ -236,8 +256,8 @@ class Transaction:
         for key, value in changes.items():
             self._slices[session_id, key] = value
             self._dirty[session_id, key] = value
-        time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        self._appended.append((session_id, seq, time, data))
+        moment = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        self._appended.append((session_id, seq, moment, data))
         return seq
 
     def raise_edge(self, team_id: TeamId) -> None:
@@ -245,15 +265,25 @@ class Transaction:
         self._raised.add(team_id)
         self.effects.edges[team_id] = self._team_counters[team_id] + 1
 
+    def count_turn(self, team_id: TeamId) -> None:
+        """Note that a turn of the Team's tree begins, for its budget; the Team row must be locked."""
+        if team_id not in self._team_counters:
+            raise RuntimeError("a turn begins with its Team locked")
+        self._begun[team_id] = self._begun.get(team_id, 0) + 1
+
     def flush(self) -> None:
         """Write the events, projection rows and edge counters gathered so far; the rest follows at the commit."""
         insert_events(self.connection, self._appended)
+        self.effects.events += len(self._appended)
         projections.store(self.connection, self._dirty)
         self._appended.clear()
         self._dirty.clear()
         for team_id in self._raised - self._counted:
             sessions.raise_counter(self.connection, team_id)
             self._counted.add(team_id)
+        for team_id, turns in self._begun.items():
+            sessions.count_turns(self.connection, team_id, turns)
+        self._begun.clear()
         self.effects.activity.update(locked.header.team_id for locked in self._sessions.values())
 
 
@@ -274,6 +304,8 @@ def write(
         transaction.flush()
         return result, transaction.effects
 
+    started = time.monotonic()
     result, effects = database.writing(attempt)
+    effects.write_seconds = time.monotonic() - started
     after_commit(effects)
     return result

@@ -227,6 +227,7 @@ class HeartbeatRequest(Value):
     claims: tuple[Held, ...]
     stopped: tuple[Held, ...] = ()
     slots: int = Field(ge=0)
+    queues: tuple[str, ...] = ("turns",)
 
 
 class HeartbeatResult(Value):

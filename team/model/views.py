@@ -194,6 +194,7 @@ class TurnStateView(Value):
     state: Literal["queued", "running", "parked"]
     since: float
     reason: str
+    queue: str = "turns"
     worker: str | None = None
     epoch: int
     waits: tuple[WaitStateView, ...] = ()

@@ -10,7 +10,7 @@ from team.model.events import OpenWait, TurnParked, TurnResumed
 from team.model.ids import SessionId
 from team.model.slices import TurnSlice
 from team.model.snapshots import SessionHeader
-from team.rules.queue import DEFAULT_QUEUE, begin, queued_of
+from team.rules.queue import begin, queue_for, queued_of
 from team.rules.roster import name_of
 from team.rules.times import seconds_of
 
@@ -37,13 +37,14 @@ def continue_session(tx: Transaction, header: SessionHeader) -> None:
 
 
 def _continue_turn(tx: Transaction, header: SessionHeader, turn: TurnSlice) -> None:
+    member = name_of(tx, header)
     runs.insert_run(
         tx.connection,
         turn_id=turn.turn_id,
         session_id=header.id,
         team_id=header.team_id,
-        member=name_of(tx, header),
-        queue=DEFAULT_QUEUE,
+        member=member,
+        queue=queue_for(tx, header, member),
         now=tx.now,
         dispatch_at=tx.now + tx.settings.dispatch_backoff_seconds,
         reason=_REASON,

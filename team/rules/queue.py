@@ -1,13 +1,22 @@
 """Opening turns and putting them back into the queue. SQL is the queue; the broker only carries hints."""
 
+from config.profiles import DEFAULT_QUEUE, ProfileError, load_profile
 from team.log import runs, waits
 from team.log.transaction import Queued, Transaction
 from team.model.events import TurnResumed, TurnStarted
 from team.model.ids import SessionId, new_turn_id
 from team.model.slices import TurnSlice
+from team.model.snapshots import SessionHeader
 from team.rules.roster import is_member, name_of
 
-DEFAULT_QUEUE = "turns"
+
+def queue_for(tx: Transaction, header: SessionHeader, member: str) -> str:
+    """The queue on which a Session's turns are placed, by its profile and the name of its member."""
+    try:
+        return load_profile(header.profile, tx.settings.profile_dir).queue_of(member)
+    except ProfileError:
+        # Whoever claims such a turn ends it as error/configuration, so it goes where somebody will.
+        return DEFAULT_QUEUE
 
 
 def queued_of(run: runs.Run) -> Queued:
@@ -15,10 +24,15 @@ def queued_of(run: runs.Run) -> Queued:
 
 
 def begin(tx: Transaction, session_id: SessionId, reason: str) -> None:
-    """Open a turn and queue it; the Session has none open. An edge when it makes a member available differently."""
+    """Open a turn and queue it; the Session has none open. An edge when it makes a member available differently.
+
+    The Team is locked.
+    """
     header, turn_id = tx.header(session_id), new_turn_id()
     tx.append(session_id, TurnStarted(turn_id=turn_id))
-    queued = Queued(turn_id, header.team_id, name_of(tx, header), DEFAULT_QUEUE)
+    tx.count_turn(header.team_id)
+    member = name_of(tx, header)
+    queued = Queued(turn_id, header.team_id, member, queue_for(tx, header, member))
     runs.insert_run(
         tx.connection,
         turn_id=turn_id,

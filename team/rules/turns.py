@@ -97,6 +97,7 @@ def end(
     """
     header = tx.header(session_id)
     tx.append(session_id, TurnEnded(turn_id=turn.turn_id, reason=reason, code=code, message=message))
+    tx.effects.ended.append(reason)
     for wait in waits.turn_waits(tx.connection, turn.turn_id):
         waits.take_wait(tx.connection, wait)
     awaited = delegations.drop_turn(tx.connection, turn.turn_id)
@@ -250,6 +251,7 @@ def park(tx: Transaction, session_id: SessionId, turn: TurnSlice, open_waits: li
 def lose(tx: Transaction, session_id: SessionId, turn: TurnSlice, run: runs.Run) -> None:
     """A worker is gone: queue the turn again, or end it when it has killed too many workers in a row."""
     losses = run.losses + 1
+    tx.effects.lost += 1
     if losses < tx.settings.poison_losses:
         requeue(tx, turn, run, f"its worker was lost ({losses} in a row)", losses=losses)
         return

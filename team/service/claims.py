@@ -10,7 +10,7 @@ from team.log import delegations, projections, runs, sessions
 from team.log.delegations import Delegation
 from team.log.events import read_history
 from team.log.runs import Run
-from team.log.transaction import Transaction
+from team.log.transaction import Claimed, Transaction
 from team.model.claims import Claim, ClaimRequest, Limits
 from team.model.errors import LogDamaged, ProfileUnknown
 from team.model.ids import SessionId, new_token
@@ -132,7 +132,10 @@ def _try_claim(store: Store, tx: Transaction, candidate: Run, request: ClaimRequ
         now=tx.now,
         lease_until=tx.now + store.settings.lease_seconds,
     )
-    return runs.find_run(tx.connection, run.turn_id) if claimed else None
+    if not claimed:
+        return None
+    tx.effects.claimed.append(Claimed(run.queue, max(0.0, tx.now - run.state_since)))
+    return runs.find_run(tx.connection, run.turn_id)
 
 
 def claim_of(store: Store, tx: Transaction, run: Run, known: Mapping[str, int]) -> Claim:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from team.log import clock, operations, runs, sessions, waits
+from team.log.census import Census, take_census
 from team.log.events import naming, stream_events
 from team.log.transaction import Queued, Transaction
 from team.log.waits import Wait
@@ -34,6 +35,7 @@ class RecoveryService:
             counter = tx.lock_team(team_id)
             woken = waits.woken_waits(tx.connection, team_id, counter)
             tx.lock_sessions(*(wait.session_id for wait in woken))
+            tx.effects.woken += [(team_id, wait.counter) for wait in woken]
             return waiting.resolve(tx, woken, WaitView(timed_out=False))
 
         with self._store.reading() as connection:
@@ -82,12 +84,12 @@ class RecoveryService:
                 return 0
         return self._store.writing(lambda tx: clock.bring_back(tx.connection, **latest(tx.now)))
 
-    def due_dispatches(self, limit: int) -> list[Queued]:
-        """Queued turns whose dispatch is due; each is put off with exponential back-off."""
+    def due_dispatches(self, limit: int, queues: Sequence[str] | None = None) -> list[Queued]:
+        """Queued turns of these queues, or of all, whose dispatch is due; each is put off with exponential back-off."""
         settings = self._store.settings
 
         def take(tx: Transaction) -> list[Queued]:
-            due = runs.due_runs(tx.connection, tx.now, limit, take=True)
+            due = runs.due_runs(tx.connection, tx.now, limit, queues=queues, take=True)
             delays = [
                 min(
                     settings.dispatch_backoff_seconds * 2 ** min(run.dispatches, 16),
@@ -99,7 +101,7 @@ class RecoveryService:
             return [queued_of(run) for run in due]
 
         with self._store.reading() as connection:
-            if not runs.due_runs(connection, self._store.database.now(connection), 1):
+            if not runs.due_runs(connection, self._store.database.now(connection), 1, queues=queues):
                 return []
         return self._store.writing(take)
 
@@ -114,9 +116,15 @@ class RecoveryService:
 
         self._store.writing(put_back)
 
-    def count_queued(self) -> int:
+    def count_queued(self) -> dict[str, int]:
+        """Queued turns by queue."""
         with self._store.reading() as connection:
             return runs.count_queued(connection)
+
+    def census(self) -> Census:
+        """What is open now. Raises StoreUnavailable."""
+        with self._store.reading() as connection:
+            return take_census(connection, self._store.database.now(connection))
 
     def settle_creations(self) -> int:
         """Settle creations whose creator is gone, from the child's own log; returns how many."""

@@ -132,6 +132,7 @@ def turn_state(run: Run | None, open_waits: Sequence[Wait]) -> TurnStateView | N
         state=run.state,  # pyright: ignore[reportArgumentType] -- the column holds a state; pydantic refuses others
         since=run.state_since,
         reason=run.reason,
+        queue=run.queue,
         worker=run.worker,
         epoch=run.epoch,
         waits=tuple(WaitStateView(kind=wait.kind, call_id=wait.call_id, deadline=wait.deadline) for wait in open_waits),

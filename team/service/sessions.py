@@ -1,6 +1,7 @@
 """SessionService: what people and programs outside do with Sessions and Teams."""
 
 import time
+from collections import Counter
 
 from sqlalchemy import Connection
 
@@ -57,6 +58,7 @@ class WorkerView(Value):
     name: str
     last_seen: float
     slots: int
+    queues: tuple[str, ...]
     executing: tuple[WorkerRunView, ...]
 
 
@@ -341,14 +343,21 @@ class SessionService:
                     name=name,
                     last_seen=seen,
                     slots=slots,
+                    queues=queues,
                     executing=tuple(
                         WorkerRunView(turn_id=run.turn_id, team_id=run.team_id, member=run.member)
                         for run in running
                         if run.worker == name
                     ),
                 )
-                for name, seen, slots in runs.list_workers(connection, since)
+                for name, seen, slots, queues in runs.list_workers(connection, since)
             ]
+
+    def served_queues(self) -> dict[str, int]:
+        """How many workers that were heard of lately serve each queue. Raises StoreUnavailable."""
+        with self._store.reading() as connection:
+            since = self._store.database.now(connection) - 3 * self._store.settings.lease_seconds
+            return dict(Counter(queue for row in runs.list_workers(connection, since) for queue in row[3]))
 
     def doctor(self) -> DoctorView:
         """Replay every log and compare it with its projections."""

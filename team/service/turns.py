@@ -261,7 +261,7 @@ class TurnService:
 
         def renew(tx: Transaction) -> HeartbeatResult:
             lease_until = tx.now + self._store.settings.lease_seconds
-            runs.seen_worker(tx.connection, request.worker, tx.now, request.slots)
+            runs.seen_worker(tx.connection, request.worker, tx.now, request.slots, request.queues)
             renewed, cancelled = list[Held](), list[Held]()
             for held in sorted(request.claims, key=lambda claim: claim.turn_id):
                 alive = runs.renew(tx.connection, held.turn_id, held.epoch, request.worker, lease_until)

@@ -48,6 +48,7 @@ ROUTES: Final[dict[Route, Access]] = {
     ("GET", "/v1/teams/{team_id}/usage"): Access.READ,
     ("GET", "/v1/workers"): Access.READ,
     ("GET", "/v1/doctor"): Access.READ,
+    ("GET", "/metrics"): Access.READ,
     ("GET", "/v1/stream"): Access.READ,
     ("POST", "/v1/sessions"): Access.WRITE,
     ("POST", "/v1/sessions/{session_id}/messages"): Access.WRITE,

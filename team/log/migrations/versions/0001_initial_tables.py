@@ -161,7 +161,6 @@ def upgrade() -> None:
         sa.Column("head", sa.String(), nullable=False),
         sa.Column("seq", sa.Integer(), nullable=False),
         sa.Column("tokens", sa.BigInteger(), nullable=False),
-        sa.Column("turns", sa.Integer(), nullable=False),
         sa.Column("guard_turn", sa.String(), nullable=True),
         sa.Column("guard_epoch", sa.Integer(), nullable=True),
         sa.Column("guard_until", sa.Float(), nullable=True),
@@ -226,6 +225,7 @@ def upgrade() -> None:
         sa.Column("name", sa.String(), nullable=False),
         sa.Column("last_seen", sa.Float(), nullable=False),
         sa.Column("slots", sa.Integer(), nullable=False),
+        sa.Column("queues", sa.String(), nullable=False),
         sa.PrimaryKeyConstraint("name", name=op.f("pk_worker")),
     )
     op.create_table(
