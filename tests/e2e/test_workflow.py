@@ -65,7 +65,16 @@ def worked(place: Place) -> int:
 def test_a_workflow_of_20_agents_with_a_join_survives_the_kill_of_coordinator_and_workers_on_one_slot(
     tmp_path: Path,
 ) -> None:
-    place = Place(tmp_path, SCRIPT, TEAM_SLOTS="1", TEAM_LEASE_SECONDS="2", TEAM_WORKFLOW_RUN_SECONDS="1")
+    faults = tmp_path / "faults"
+    faults.mkdir()
+    place = Place(
+        tmp_path,
+        SCRIPT,
+        TEAM_SLOTS="1",
+        TEAM_LEASE_SECONDS="2",
+        TEAM_WORKFLOW_RUN_SECONDS="1",
+        TEAM_FAULT_DIR=str(faults),
+    )
     arguments = ["--profile", "team", "--workers", "1", "--json", "Go."]
     with place.begun("run", *arguments) as command:
         with attached(place.data) as stack:
@@ -76,7 +85,9 @@ def test_a_workflow_of_20_agents_with_a_join_survives_the_kill_of_coordinator_an
             wait_until(lambda: worked(place) >= 8, "more agents to work", 90)
             stack.kill("coordinator")
             wait_until(lambda: worked(place) >= 13, "most agents to work", 90)
-            stack.kill("coordinator")
+            # Between the run of the script and the commit of what it brought.
+            (faults / "in-workflow").touch()
+            wait_until(lambda: list(faults.glob("in-workflow.*")), "the coordinator to die in a run", 60)
             stack.kill("worker-1")
         assert command.wait(120) == 0, command.text()
     assert outcome_of(command.text())["answer"] == "The parts are joined."

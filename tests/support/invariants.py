@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from team.log import projections, runs, sessions, waits
+from team.log import delegations, projections, runs, sessions, waits
 from team.log.events import stream_events
 from team.model.events import (
     EventData,
@@ -34,6 +34,7 @@ def assert_sound(core: Core) -> None:
 def assert_sound_store(connection: Connection) -> None:
     """The same for a store that is read without a core."""
     _assert_delegations(connection)
+    _assert_workflows(connection)
     for session_id in sessions.session_ids(connection):
         found = sessions.find_session(connection, session_id)
         log = [(event.seq, event.decoded()) for event in stream_events(connection, session_id)]
@@ -115,6 +116,17 @@ def _assert_delegations(connection: Connection) -> None:
         awaited[turn_id, step, index] += 1
     for row in connection.execute(text("SELECT turn_id, step, \"index\" FROM wait WHERE kind = 'subagent'")):
         assert awaited[tuple(row)] == 1, f"the call {tuple(row)} waits for {awaited[tuple(row)]} children"
+
+
+def _assert_workflows(connection: Connection) -> None:
+    """A paused script belongs to a call that waits for it, and waits for agents unless it has something to do."""
+    statement = text('SELECT turn_id, step, "index", due FROM workflow')
+    for turn_id, step, index, due in connection.execute(statement):
+        wait = waits.find_wait(connection, turn_id, step, index)
+        assert wait is not None, f"nothing waits for the workflow of {turn_id}"
+        assert wait.kind == "workflow"
+        expected = delegations.call_delegations(connection, turn_id, step, index)
+        assert due or expected, f"the workflow of {turn_id} waits for nobody"
 
 
 def _assert_nobody_sleeps_on_input(session_id: SessionId, head: HeadSlice) -> None:
