@@ -118,7 +118,7 @@ def store(connection: Connection, dirty: Mapping[tuple[SessionId, Key], Slice]) 
         connection.execute(
             update(_session)
             .where(_session.c.id == session_id)
-            .values(head=head.to_json(), seq=head.seq, tokens=head.totals.tokens, turns=head.turns)
+            .values(head=head.to_json(), seq=head.seq, tokens=head.totals.tokens)
         )
     for name, values in rows.items():
         if name == "member":

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import ColumnElement, Connection, Row, ScalarSelect, func, insert, select, tuple_, update
+from sqlalchemy import Connection, Row, Select, func, insert, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 
 from team.log.tables import MemberRow, SessionRow, TeamRow, table
@@ -219,7 +219,6 @@ def insert_session(connection: Connection, header: SessionHeader, now: float) ->
                     head=HeadSlice(cwd=header.cwd).to_json(),
                     seq=0,
                     tokens=0,
-                    turns=0,
                 )
             )
             if header.depth == 0:
@@ -264,32 +263,38 @@ class Spent:
     seconds: float
 
 
-def spent(connection: Connection, root_id: str, now: float) -> Spent:
-    """What a Team has used since its newest human prompt; costs a look at each of its Sessions' rows, at no log."""
-    query = select(*_used(root_id), _team.c.run_tokens, _team.c.run_turns, _team.c.run_since).where(
-        _team.c.team_id == root_id
-    )
+def spent(connection: Connection, root_id: str, now: float, *, count_tokens: bool) -> Spent:
+    """What a Team has used since its newest human prompt. No log is read.
+
+    Args:
+        connection: An open transaction.
+        root_id: The Team.
+        now: The database's clock.
+        count_tokens: Whether to sum the tokens, which costs a look at the row of each Session of the tree; else 0.
+    """
+    query = select(_team.c.run_tokens, _team.c.run_turns, _team.c.run_since).where(_team.c.team_id == root_id)
     row = connection.execute(query).one_or_none()
     if row is None:
         raise SessionNotFound(f"There is no Team {root_id!r}; `team sessions` lists them.")
-    return Spent(int(row[0]) - int(row[2]), int(row[1]) - int(row[3]), max(0.0, now - float(row[4])))
+    tokens = connection.execute(_tokens(root_id)).scalar_one() - row[0] if count_tokens else 0
+    return Spent(int(tokens), int(row[1]), max(0.0, now - float(row[2])))
 
 
 def begin_run(connection: Connection, root_id: str, now: float) -> None:
     """Let budgets count from now: a person has prompted the Team. Its row is locked."""
-    tokens, turns = _used(root_id)
-    connection.execute(
-        update(_team).where(_team.c.team_id == root_id).values(run_since=now, run_tokens=tokens, run_turns=turns)
-    )
+    tokens = _tokens(root_id).scalar_subquery()
+    values = {"run_since": now, "run_tokens": tokens, "run_turns": 0}
+    connection.execute(update(_team).where(_team.c.team_id == root_id).values(values))
 
 
-def _used(root_id: str) -> tuple[ScalarSelect[Any], ScalarSelect[Any]]:
-    """Tokens and turns of all Sessions of a tree."""
+def _tokens(root_id: str) -> Select[tuple[Any]]:
+    """The tokens of all Sessions of a tree."""
+    return select(func.coalesce(func.sum(_session.c.tokens), 0)).where(_session.c.root_id == root_id)
 
-    def total(column: ColumnElement[Any]) -> ScalarSelect[Any]:
-        return select(func.coalesce(func.sum(column), 0)).where(_session.c.root_id == root_id).scalar_subquery()
 
-    return total(_session.c.tokens), total(_session.c.turns)
+def count_turns(connection: Connection, team_id: str, turns: int) -> None:
+    """Add turns that a Team has begun. Its row is locked."""
+    connection.execute(update(_team).where(_team.c.team_id == team_id).values(run_turns=_team.c.run_turns + turns))
 
 
 def raise_counter(connection: Connection, team_id: str) -> None:

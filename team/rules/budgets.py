@@ -40,8 +40,8 @@ def _team(tx: Transaction, settings: Settings, team_id: TeamId) -> str | None:
     limits = (settings.max_team_turns, settings.max_team_tokens, settings.max_team_seconds)
     if all(limit is None for limit in limits):
         return None
-    used = sessions.spent(tx.connection, team_id, tx.now)
     turns, tokens, seconds = limits
+    used = sessions.spent(tx.connection, team_id, tx.now, count_tokens=tokens is not None)
     if turns is not None and used.turns > turns:
         return f"The Team has begun {used.turns} turns since the last prompt; {turns} is the limit (max_team_turns)."
     if tokens is not None and used.tokens >= tokens:

@@ -28,7 +28,7 @@ class UsageService:
                 raise SessionNotFound(f"{root_id} leads no Team; its Team is {root.header.root_id}.")
             roster, _tasks, _damage = roster_and_board(connection, root.header)
             found, faults = sessions.readable_tree(connection, root_id)
-            used = sessions.spent(connection, root_id, self._store.database.now(connection))
+            used = sessions.spent(connection, root_id, self._store.database.now(connection), count_tokens=True)
         names = {member.id: member for member in roster}
         settings = self._store.settings
         rows = [_row(session, names) for session, _created in found]

@@ -48,13 +48,14 @@ def test_l06_members_that_answer_each_other_for_ever_come_to_rest_with_a_reason(
             if core.run(session_id) is not None:
                 agent.finish("over to you")
 
-    ended = [last_end(core, session_id) for session_id in names]
-    assert {(end.reason, end.code) for end in ended} == {("error", "budget")}
-    assert "max_team_turns" in (ended[0].message or "")
+    stopped = [end for end in (last_end(core, each) for each in names) if end.code == "budget"]
+    assert stopped, "whoever got the last message could not begin"
+    assert "max_team_turns" in (stopped[0].message or "")
     assert any("budget" in notice for notice in core.notices(lead))
     assert last_end(core, lead).code == "budget"
-    team = core.sessions.team(lead)
-    assert all("budget" in " ".join(member.diagnostics) for member in team.members)
+    shown = [" ".join(member.diagnostics) for member in core.sessions.team(lead).members]
+    assert "budget" in shown[0]
+    assert "budget" in " ".join(shown[1:])
 
     core.prompt(lead, "Go on, but finish this time.")
     agent = core.agent(lead)
