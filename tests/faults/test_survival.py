@@ -179,7 +179,7 @@ def test_c09_a_worker_in_a_long_model_call_hands_over_and_no_call_is_repeated(
     assert stack.claims()[1][2] > asked_at
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.soak)])
 def test_m20_r05_all_redis_state_lost_and_every_process_killed_at_once_the_run_finishes_by_itself(
     make_stack: MakeStack, kind: str, request: pytest.FixtureRequest
 ) -> None:
