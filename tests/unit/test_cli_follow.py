@@ -1,6 +1,7 @@
 """What a run shows, when it ends, and what it calls unfinished."""
 
 import io
+import json
 from typing import Any
 
 import pytest
@@ -111,6 +112,27 @@ def test_subagents_are_shown_as_a_tree_and_a_broken_one_with_its_reason() -> Non
     assert "its header cannot be read" in text
     assert "└ └ below-below" in text
     assert "running on worker-1" in text
+
+
+def test_workflows_are_shown_with_their_phase_and_agents() -> None:
+    workflow = {
+        "sessionId": "s-lead",
+        "callId": "c",
+        "name": "review modules",
+        "phase": "fix",
+        "note": "3 left",
+        "agents": 41,
+        "running": 7,
+        "waiting": 5,
+        "failed": 2,
+    }
+    shown = TeamView.model_validate_json(
+        json.dumps({**view(member()).to_wire(), "workflows": [workflow]}, ensure_ascii=False)
+    )
+    console = Console(width=200, record=True, file=io.StringIO())
+    print_team(console, shown)
+    row = next(line for line in console.export_text().splitlines() if "review modules" in line)
+    assert row.split() == ["review", "modules", "fix", "41", "7", "5", "2", "3", "left", "s-lead"]
 
 
 def test_a_subagent_called_lead_does_not_give_the_answer() -> None:
@@ -251,6 +273,10 @@ def test_a_stack_that_failed_ends_the_run() -> None:
             "task-1 r2 in progress by a: Do",
         ),
         ("request/header", {"system": "…"}, None),
+        ("tool-workflow/progress", {"kind": "phase", "text": "review"}, "phase: review"),
+        ("tool-workflow/agent", {"item": 1, "label": "a.py", "prompt": "…"}, "asks for the agent a.py"),
+        ("tool-workflow/answered", {"item": 1, "batch": 1, "value": "1"}, None),
+        ("tool-workflow/answered", {"item": 1, "error": "it was interrupted"}, "↳ agent 2 failed: it was interrupted"),
     ],
 )
 def test_each_notable_event_has_its_line(kind: str, data: dict[str, Any], line: str | None) -> None:
