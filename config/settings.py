@@ -44,6 +44,10 @@ class Settings(BaseSettings):
     published_on: str | None = Field(
         default=None, description="Address on which a container's port is published, when it is not the host setting."
     )
+    tls_cert: Path | None = Field(
+        default=None, description="Certificate chain (PEM) with which the coordinator serves HTTPS; with its tls_key."
+    )
+    tls_key: Path | None = Field(default=None, description="The certificate's private key (PEM), without a password.")
     operator_token: SecretStr | None = Field(default=None, description="Bearer token of the public API.")
     viewer_token: SecretStr | None = Field(default=None, description="Bearer token that may read and change nothing.")
     worker_token: SecretStr | None = Field(default=None, description="Bearer token of the worker API.")
@@ -159,7 +163,8 @@ class Settings(BaseSettings):
     @property
     def url(self) -> str:
         """Where clients reach the coordinator."""
-        return self.coordinator_url or f"http://{self.host}:{self.port}"
+        scheme = "http" if self.tls_cert is None else "https"
+        return self.coordinator_url or f"{scheme}://{self.host}:{self.port}"
 
     @property
     def heartbeat_seconds(self) -> float:

@@ -71,6 +71,8 @@ def main() -> int:
             access_log=False,
             timeout_graceful_shutdown=STOP_SECONDS,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            ssl_certfile=configured.tls_cert,
+            ssl_keyfile=configured.tls_key,
         ),
         coordinator.viewers.close,
     )

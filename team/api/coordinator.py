@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from config.broker import redis_url
-from config.exposure import require_private, require_token
+from config.exposure import require_certificate, require_private, require_token
 from config.settings import Settings
 from team.api.bodies import reply_error
 from team.api.browser import BrowserSessions
@@ -63,6 +63,7 @@ class Coordinator:
         self._worker = require_token(settings.worker_token, "TEAM_WORKER_TOKEN")
         self._viewer = settings.viewer_token
         require_private(settings.published_on or settings.host, (self._operator, self._worker, self._viewer))
+        require_certificate(settings.tls_cert, settings.tls_key)
         redis_url(settings.broker_url)
         settings.data_dir.mkdir(parents=True, exist_ok=True)
         self.database = Database(settings.sql_url, pool_size=REQUEST_THREADS)

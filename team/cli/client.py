@@ -1,5 +1,6 @@
 """The coordinator's public API, as the command line uses it."""
 
+import ssl
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -46,6 +47,8 @@ class Operator:
             base_url=url,
             headers={"Authorization": f"Bearer {token}"},
             timeout=httpx2.Timeout(30.0, connect=3.0),
+            # The system's store for https, which SSL_CERT_FILE may change; for http there is nothing to load.
+            verify=ssl.create_default_context() if url.startswith("https:") else False,
             # A proxy of the environment has no business between two processes of one deployment.
             trust_env=False,
         )

@@ -136,6 +136,9 @@ class Stack:
                 "host": "127.0.0.1",
                 "port": port,
                 "coordinator_url": f"http://127.0.0.1:{port}",
+                # Its own processes talk on loopback, to an address that no certificate names.
+                "tls_cert": None,
+                "tls_key": None,
                 "operator_token": plan.settings.operator_token or SecretStr(stored_token(data_dir, "operator")),
                 "worker_token": plan.settings.worker_token or SecretStr(stored_token(data_dir, "worker")),
             }
