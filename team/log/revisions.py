@@ -1,9 +1,7 @@
 """Revisions of the schema, run and drafted by Alembic.
 
 ``python -m team.log.revisions "what changes"`` drafts the next revision: the difference between the newest one and
-``team.log.tables``. While the product is unreleased there is one revision; after a change of the tables draft it anew:
-
-    rm team/log/migrations/versions/0001_*.py && python -m team.log.revisions "initial tables"
+``team.log.tables``. A revision that was committed is never changed: somebody's store is at it already.
 """
 
 import sys

@@ -36,16 +36,6 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_claim_session_id"), "claim", ["session_id"], unique=False)
     op.create_table(
-        "delegation",
-        sa.Column("child_id", sa.String(), nullable=False),
-        sa.Column("turn_id", sa.String(), nullable=False),
-        sa.Column("step", sa.Integer(), nullable=False),
-        sa.Column("index", sa.Integer(), nullable=False),
-        sa.Column("ended_turn", sa.String(), nullable=True),
-        sa.PrimaryKeyConstraint("child_id", name=op.f("pk_delegation")),
-    )
-    op.create_index("ix_delegation_call", "delegation", ["turn_id", "step", "index"], unique=False)
-    op.create_table(
         "event",
         sa.Column("session_id", sa.String(), nullable=False),
         sa.Column("seq", sa.Integer(), nullable=False),
@@ -121,7 +111,7 @@ def upgrade() -> None:
         sa.Column("team_id", sa.String(), nullable=False),
         sa.Column("name", sa.String(), nullable=False),
         sa.Column("call_key", sa.String(), nullable=False),
-        sa.Column("lease_until", sa.Float(), nullable=True),
+        sa.Column("lease_until", sa.Float(), nullable=False),
         sa.PrimaryKeyConstraint("team_id", "name", name=op.f("pk_operation")),
     )
     op.create_table(
@@ -160,7 +150,6 @@ def upgrade() -> None:
         sa.Column("header", sa.String(), nullable=False),
         sa.Column("head", sa.String(), nullable=False),
         sa.Column("seq", sa.Integer(), nullable=False),
-        sa.Column("tokens", sa.BigInteger(), nullable=False),
         sa.Column("guard_turn", sa.String(), nullable=True),
         sa.Column("guard_epoch", sa.Integer(), nullable=True),
         sa.Column("guard_until", sa.Float(), nullable=True),
@@ -182,9 +171,6 @@ def upgrade() -> None:
         sa.Column("team_id", sa.String(), nullable=False),
         sa.Column("edge_counter", sa.Integer(), nullable=False),
         sa.Column("closed", sa.Boolean(), nullable=False),
-        sa.Column("run_since", sa.Float(), nullable=False),
-        sa.Column("run_tokens", sa.BigInteger(), nullable=False),
-        sa.Column("run_turns", sa.Integer(), nullable=False),
         sa.PrimaryKeyConstraint("team_id", name=op.f("pk_team")),
     )
     op.create_table(
@@ -215,7 +201,7 @@ def upgrade() -> None:
         sa.Column("team_id", sa.String(), nullable=False),
         sa.Column("call_id", sa.String(), nullable=True),
         sa.Column("counter", sa.Integer(), nullable=False),
-        sa.Column("deadline", sa.Float(), nullable=True),
+        sa.Column("deadline", sa.Float(), nullable=False),
         sa.PrimaryKeyConstraint("turn_id", "step", "index", name=op.f("pk_wait")),
     )
     op.create_index("ix_wait_deadline", "wait", ["deadline"], unique=False)
@@ -225,28 +211,8 @@ def upgrade() -> None:
         sa.Column("name", sa.String(), nullable=False),
         sa.Column("last_seen", sa.Float(), nullable=False),
         sa.Column("slots", sa.Integer(), nullable=False),
-        sa.Column("queues", sa.String(), nullable=False),
         sa.PrimaryKeyConstraint("name", name=op.f("pk_worker")),
     )
-    op.create_table(
-        "workflow",
-        sa.Column("turn_id", sa.String(), nullable=False),
-        sa.Column("step", sa.Integer(), nullable=False),
-        sa.Column("index", sa.Integer(), nullable=False),
-        sa.Column("session_id", sa.String(), nullable=False),
-        sa.Column("team_id", sa.String(), nullable=False),
-        sa.Column("call_id", sa.String(), nullable=False),
-        sa.Column("due", sa.Boolean(), nullable=False),
-        sa.Column("revision", sa.Integer(), nullable=False),
-        sa.Column("attempts", sa.Integer(), nullable=False),
-        sa.Column("busy_until", sa.Float(), nullable=True),
-        sa.Column("engine", sa.String(), nullable=True),
-        sa.Column("snapshot", sa.LargeBinary(), nullable=True),
-        sa.Column("pending", sa.String(), nullable=False),
-        sa.Column("delivered", sa.Integer(), nullable=False),
-        sa.PrimaryKeyConstraint("turn_id", "step", "index", name=op.f("pk_workflow")),
-    )
-    op.create_index("ix_workflow_due", "workflow", ["due", "busy_until"], unique=False)
     op.create_table(
         "write",
         sa.Column("turn_id", sa.String(), nullable=False),
