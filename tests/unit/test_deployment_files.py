@@ -16,8 +16,6 @@ OF_COMPOSE_ITSELF: Final = frozenset({"TEAM_IMAGE", "TEAM_WORKSPACE", "TEAM_MODE
 ERROR_CODES: Final = frozenset(
     str(getattr(error, "code", "")) for error in vars(errors).values() if isinstance(error, type)
 )
-    error.code for error in vars(errors).values() if isinstance(error, type) and hasattr(error, "code")
-}
 
 VARIABLE: Final = re.compile(r"\bTEAM_[A-Z0-9_]+")
 
