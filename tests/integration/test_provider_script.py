@@ -4,6 +4,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +24,7 @@ from tests.support.provider_replies import FakeCall, Reply
 from tests.support.provider_server import ProviderServer
 from tests.support.sessions import SessionLog
 from tests.support.waiting import wait_until
-from workers.models import Answer, Model, Models
+from workers.models import Answer, Conversation, Model, Models
 
 SCENARIO: Final = """
 members:
@@ -137,11 +138,17 @@ class _Fresh:
         self.server = server
         self.name = name
 
-    async def answer(self, conversation: object, *, member: str, on_text: object) -> Answer:
+    async def answer(self, conversation: Conversation, *, member: str, on_text: Callable[[str], None]) -> Answer:
         models = models_of(self.server)
         try:
-            model = models.get(self.name)
-            return await model.answer(conversation, member=member, on_text=on_text)  # pyright: ignore[reportArgumentType]  # handed through
+            return await models.get(self.name).answer(conversation, member=member, on_text=on_text)
+        finally:
+            await models.close()
+
+    async def summarise(self, conversation: Conversation, *, member: str) -> Answer:
+        models = models_of(self.server)
+        try:
+            return await models.get(self.name).summarise(conversation, member=member)
         finally:
             await models.close()
 
