@@ -2,6 +2,7 @@
 
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,3 +34,14 @@ class TestOnCompose(DeploymentScenarios):
         with deployment.disconnected(busy):
             self._goes_on_elsewhere(work, busy)
         work.finish()
+
+    def test_d01_only_loopback_of_this_machine_reaches_the_coordinator_and_flower(
+        self, deployment: ComposeDeployment
+    ) -> None:
+        published: dict[str, set[str]] = {}
+        for name, container in deployment.inspect().items():
+            settings: Any = container["NetworkSettings"]
+            for bindings in settings["Ports"].values():
+                for binding in bindings or ():
+                    published.setdefault(name.rpartition("-")[0], set()).add(binding["HostIp"])
+        assert published == {"coordinator": {"127.0.0.1"}, "flower": {"127.0.0.1"}}
