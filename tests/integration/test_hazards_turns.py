@@ -8,7 +8,7 @@ from team.model.claims import BackoffRequest
 from team.model.content import ToolCallBlock
 from team.tools.parameters import DESCRIPTIONS
 from tests.integration.conftest import MakeCore
-from tests.support.core import Core, code_of, decoded
+from tests.support.core import Core, code_of, decoded, together
 
 READ = ("read", {"path": "f"})
 
@@ -210,3 +210,23 @@ def test_l07_who_ends_its_turn_to_wait_is_woken_by_mail_and_not_by_the_board(mak
     assert boss.last_result()["noProgress"]["reason"] == "no-active-peer"
     boss.call("send_message", target="alice", message="task-1 is done")
     assert core.agent(alice).begin()[0].endswith("task-1 is done")
+
+
+def test_c03_delayed_turns_wait_in_sql_and_each_comes_back_once_whoever_sweeps(make_core: MakeCore) -> None:
+    """Fifty pauses of a provider, their worker gone meanwhile: no message and no process holds one of them."""
+    core = make_core()
+    leads = [core.lead("go") for _ in range(50)]
+    for lead in leads:
+        agent = core.agent(lead)
+        agent.begin()
+        core.turns.backoff(agent.ref, BackoffRequest(**agent.numbered(), step=1, delay_ms=3_600_000, reason="429"))
+    assert core.turns.claim(core.claim_request()) is None
+    assert core.recovery.expire_waits() == 0
+
+    core.sql("UPDATE wait SET deadline = 0")
+    fired = together(core.recovery.expire_waits, core.recovery.expire_waits)
+    assert sum(fired) == len(leads)
+    claimed = [claim.session_id for _ in leads if (claim := core.turns.claim(core.claim_request())) is not None]
+    assert sorted(claimed) == sorted(leads)
+    assert core.turns.claim(core.claim_request()) is None
+    assert all(core.types(lead).count("turn/resumed") == 1 for lead in leads)
