@@ -135,6 +135,9 @@ class Settings(BaseSettings):
         description='Context windows in tokens by model, as JSON: {"vllm:*": 32768}; 0 turns compaction off.',
     )
     output_bytes: int = Field(default=30_000, ge=1_000, description="Tool output that a model sees; the rest spills.")
+    database_wait_seconds: float = Field(
+        default=60.0, ge=0, description="How long a coordinator that starts waits for a database that is away."
+    )
     disposal_seconds: float = Field(default=5.0, gt=0)
     settlement: Settlement = Field(default="silent", description="When a member's ended turn notifies the Lead.")
     request_timeout_seconds: float = Field(default=600.0, gt=0, description="Bound of one model request.")

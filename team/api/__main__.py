@@ -24,7 +24,6 @@ from team.model.errors import ConfigurationInvalid, StoreUnavailable, TeamError
 
 AWAY = 1
 MISCONFIGURED = 2
-DATABASE_SECONDS = 60.0
 """How long a starting coordinator waits for its database: both may be starting."""
 
 STOP_SECONDS = 5
@@ -57,7 +56,7 @@ def main() -> int:
         faults.arm(configured.fault_points, configured.fault_dir)
         coordinator = Coordinator(configured)
         listener = _listen(configured.host, configured.port)
-        _open(coordinator)
+        _open(coordinator, configured.database_wait_seconds)
     except StoreUnavailable:
         sys.stderr.write("team: the database cannot be reached; check TEAM_DATABASE_URL and that it is running.\n")
         return AWAY
@@ -87,9 +86,9 @@ def _leave(_number: int, _frame: FrameType | None) -> None:
     sys.exit(0)
 
 
-def _open(coordinator: Coordinator) -> None:
-    """Open the store. Raises StoreUnavailable when it stayed away for a minute, ConfigurationInvalid."""
-    end = time.monotonic() + DATABASE_SECONDS
+def _open(coordinator: Coordinator, patience: float) -> None:
+    """Open the store. Raises StoreUnavailable when it stayed away for `patience` seconds, ConfigurationInvalid."""
+    end = time.monotonic() + patience
     waiting = False
     while True:
         try:
@@ -98,7 +97,7 @@ def _open(coordinator: Coordinator) -> None:
             if time.monotonic() >= end:
                 raise
             if not waiting:
-                structlog.get_logger(__name__).warning("waiting for the database", seconds=DATABASE_SECONDS)
+                structlog.get_logger(__name__).warning("waiting for the database", seconds=patience)
             waiting = True
             time.sleep(DATABASE_LOOK_SECONDS)
 

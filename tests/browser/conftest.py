@@ -15,9 +15,9 @@ CHROMIUM = Path("/usr/bin/chromium")
 expect.set_options(timeout=20_000)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """One browser for the whole run; tests skip where Debian's package is not installed."""
+    """One browser a module, as its event loop occupies the thread; tests skip where Debian's package is not installed."""
     if not CHROMIUM.exists():
         pytest.skip(f"{CHROMIUM} is missing; install Debian's package chromium to run the browser tests")
     with sync_playwright() as playwright:

@@ -328,7 +328,6 @@ def test_closing_names_a_worker_that_does_not_stop(coordinator: CoordinatorProce
         ({"TEAM_OPERATOR_TOKEN": ""}, "TEAM_OPERATOR_TOKEN"),
         ({"TEAM_WORKER_TOKEN": " "}, "TEAM_WORKER_TOKEN"),
         ({"TEAM_BROKER_URL": "http://127.0.0.1"}, "TEAM_BROKER_URL"),
-        ({"TEAM_DATABASE_URL": "postgresql+psycopg://127.0.0.1:1/none"}, "database"),
         ({"TEAM_WORKSPACE_ROOT": "/proc/none"}, "workspace"),
     ],
 )
@@ -340,6 +339,22 @@ def test_a_coordinator_that_cannot_work_says_so_in_one_sentence_and_exits_2(
     lines = process.log.strip().splitlines()
     assert len(lines) == 1, process.log
     assert word in lines[0]
+    process.client.close()
+
+
+def test_a_coordinator_waits_for_its_database_and_then_leaves_it_to_its_supervisor(
+    tmp_path: Path, valkey: ValkeyProcess
+) -> None:
+    variables = {
+        "TEAM_BROKER_URL": valkey.url,
+        "TEAM_DATABASE_URL": "postgresql+psycopg://127.0.0.1:1/none",
+        "TEAM_DATABASE_WAIT_SECONDS": "1",
+    }
+    process = CoordinatorProcess(tmp_path, "early", variables)
+    assert process.process.wait(30) == 1
+    waiting, said = process.log.strip().splitlines()
+    assert "waiting for the database" in waiting
+    assert "TEAM_DATABASE_URL" in said
     process.client.close()
 
 

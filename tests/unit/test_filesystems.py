@@ -14,7 +14,7 @@ LISTED = r"""
 25 22 0:30 / /data rw - nfs4 server:/export rw,vers=4.2
 26 22 0:31 / /data/local\040disk rw shared:7 - xfs /dev/sdb1 rw
 27 22 0:32 / /mnt/c rw - 9p drvfs rw,trans=fd
-28 22 0:33 / /home/me/remote rw - fuse.sshfs me@host:/ rw
+28 22 0:33 / /media/remote rw - fuse.sshfs me@host:/ rw
 29 22 254:1 / /windows rw - fuseblk /dev/sdc1 rw
 30 22 0:40 / /twice rw - ext4 /dev/sdd rw
 31 30 0:41 / /twice rw - cifs //server/share rw
@@ -30,7 +30,7 @@ a line of another format
         ("/data/local disk/team.db", Mount("/data/local disk", "xfs"), False),
         ("/database/team.db", Mount("/", "ext4"), False),
         ("/mnt/c/team.db", Mount("/mnt/c", "9p"), True),
-        ("/home/me/remote/team.db", Mount("/home/me/remote", "fuse.sshfs"), True),
+        ("/media/remote/team.db", Mount("/media/remote", "fuse.sshfs"), True),
         ("/windows/team.db", Mount("/windows", "fuseblk"), False),
         ("/twice/team.db", Mount("/twice", "cifs"), True),
     ],
