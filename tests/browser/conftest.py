@@ -17,7 +17,7 @@ expect.set_options(timeout=20_000)
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """One browser a module, as its event loop occupies the thread; tests skip where Debian's package is not installed."""
+    """One browser a module, as its event loop occupies the thread; tests skip without Debian's package."""
     if not CHROMIUM.exists():
         pytest.skip(f"{CHROMIUM} is missing; install Debian's package chromium to run the browser tests")
     with sync_playwright() as playwright:

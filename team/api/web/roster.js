@@ -25,7 +25,7 @@ export class Roster {
     reconcile(this.list, entries, (entry) => entry.sessionId, () => h("li", { class: "member" }), (row, entry) => {
       const status = statuses.get(entry.sessionId);
       const tasks = owned.get(entry.target) ?? [];
-      const used = usage?.get(entry.sessionId);
+      const used = spent(usage?.get(entry.sessionId));
       const stamp = JSON.stringify([entry, status, tasks, selected === entry.sessionId, isLive, used, canAct]);
       if (row.stamp === stamp) return;
       const focused = row.contains(document.activeElement) ? document.activeElement.dataset.role : null;
@@ -46,7 +46,7 @@ export class Roster {
       status?.model ? h("span", { class: "fact model", title: `Model ${visible(status.model)}` }, clip(modelName(status.model), 48)) : null,
       entry.provider ? h("span", { class: "fact", title: "How it was created" }, entry.provider) : null,
       status?.pending ? h("span", { class: `fact${status.held ? " warn" : ""}` }, `${status.pending} ${status.held ? "held" : "unread"}`) : null,
-      used && used.input + used.output > 0 ? h("span", { class: "fact", title: `${used.input} tokens in, ${used.output} out` }, `${tokens(used.input + used.output)} tokens`) : null,
+      used ? h("span", { class: "fact", title: `${used.input} tokens in, ${used.output} out` }, `${tokens(used.input + used.output)} tokens`) : null,
       tasks.length ? h("span", { class: `fact${isIdleOwner ? " warn" : ""}` }, `${isIdleOwner ? "idle, owns" : "owns"} ${tasks.join(", ")}`) : null,
     ];
     const open = h(
@@ -65,6 +65,11 @@ export class Roster {
       : null;
     replace(row, open, menu);
   }
+}
+
+// A Session that used nothing reads as one whose usage is not known yet: its row need not change when that arrives.
+function spent(usage) {
+  return usage && usage.input + usage.output > 0 ? usage : null;
 }
 
 function ownedBy(tasks) {
