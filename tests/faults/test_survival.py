@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,9 @@ class Stack:
         self.onlooker.close()
         self.cluster.close()
 
-    def prompt(self) -> str:
+    def prompt(self, profile: str = "base") -> str:
         """A Session that has work."""
-        body = {"cwd": str(self.cluster.checkout), "profile": "base", "prompt": "go"}
+        body = {"cwd": str(self.cluster.checkout), "profile": profile, "prompt": "go"}
         response = self.http.post("/v1/sessions", json=body)
         assert response.status_code == httpx2.codes.CREATED, response.text
         return response.json()["id"]
@@ -54,6 +55,19 @@ class Stack:
     def running(self) -> Running | None:
         """The one turn, while a worker executes it."""
         return next((turn for turn in self.onlooker.open_turns() or [] if turn.state == "running"), None)
+
+    def member(self, lead: str, name: str) -> str:
+        """The Session of the Lead's teammate, once there is one."""
+
+        def find() -> str | None:
+            members = self.http.get(f"/v1/teams/{lead}").json()["members"]
+            return next(
+                (one["sessionId"] for one in members if (one["target"], one["phase"]) == (name, "active")), None
+            )
+
+        found = wait_until(find, f"the member {name}", 30)
+        assert found is not None
+        return found
 
     def claims(self) -> list[tuple[int, str, float]]:
         """(epoch, worker, time on the database's clock) of every claim, in order."""
@@ -99,7 +113,8 @@ def make_stack(tmp_path: Path) -> Iterator[MakeStack]:
     def make(scenario: str, database: PostgresProcess | None = None, **options: Any) -> Stack:
         file = tmp_path / "scenario.yaml"
         file.write_text(scenario)
-        cluster = Cluster(tmp_path / "stack", database, model=f"script:{file}", lease_seconds=LEASE_SECONDS, **options)
+        chosen: dict[str, Any] = {"lease_seconds": LEASE_SECONDS} | options
+        cluster = Cluster(tmp_path / "stack", database, model=f"script:{file}", **chosen)
         try:
             made.append(Stack(cluster))
         except BaseException:
@@ -177,6 +192,55 @@ def test_c09_a_worker_in_a_long_model_call_hands_over_and_no_call_is_repeated(
     assert "turn handed over" in worker.words(everything=True)
     assert "its worker was lost" not in stack.cluster.coordinators[0].words(everything=True)
     assert stack.claims()[1][2] > asked_at
+
+
+POISON = """
+version: 1
+members:
+  lead:
+    start: choose
+    on_message: heard
+    states:
+      choose:
+        say: spawning
+        calls: [{tool: spawn_teammate, args: {name: bob, description: Breaks, prompt: Break it.}}]
+        next: over
+      heard: {say: "heard ${message.text}"}
+      over: {say: done}
+  bob:
+    start: &bob
+    - {when: {message: {contains: again}}, goto: whole}
+    - {goto: hang}
+    on_message: *bob
+    states:
+      hang: {think_ms: 600000}
+      whole: {say: whole}
+"""
+
+
+def test_c06_a_member_whose_turn_loses_each_worker_ends_as_poison_and_is_of_use_again(make_stack: MakeStack) -> None:
+    stack = make_stack(POISON, workers=2, lease_seconds=1.5, variables={"TEAM_POISON_LOSSES": "3"})
+    lead = stack.prompt("team")
+    bob = stack.member(lead, "bob")
+
+    def claimed_after(epoch: int) -> Running | None:
+        turns = stack.onlooker.open_turns() or []
+        return next((one for one in turns if (one.session, one.state) == (bob, "running") and one.epoch > epoch), None)
+
+    epoch = 0
+    for ending in (signal.SIGKILL, signal.SIGSEGV, signal.SIGKILL):
+        turn = wait_until(partial(claimed_after, epoch), f"a claim after {epoch}", 60)
+        assert turn is not None
+        victim = next(worker for worker in stack.cluster.workers if worker.name == turn.worker)
+        assert victim.send(ending)
+        epoch = turn.epoch
+    wait_until(lambda: stack.onlooker.open_turns() == [], "the turns to end", 60)
+    end = stack.events(bob)[-1]
+    assert [one[0] for one in stack.claims() if one[0] > epoch] == [], "no attempt after the third"
+    assert (end["type"], end["data"]["reason"], end["data"]["code"]) == ("turn/end", "error", "poison")
+    assert "poison" in str(stack.events(lead)), "the Lead is told"
+    assert stack.http.post(f"/v1/sessions/{bob}/messages", json={"text": "again"}).is_success
+    wait_until(lambda: stack.events(bob)[-1]["data"].get("reason") == "completed", "bob to work again", 60)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.soak)])
