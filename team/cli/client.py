@@ -3,7 +3,7 @@
 import ssl
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, cast
 from urllib.parse import quote
@@ -38,10 +38,24 @@ class Operator:
 
     Every POST carries an ``Idempotency-Key``, so a retry repeats nothing. Errors of the coordinator are raised as the
     TeamError that their code names.
+
+    Args:
+        url: Where the coordinator is.
+        token: The operator's.
+        patience_seconds: How long a call is repeated while nobody answers.
+        check: Raises when the coordinator has failed for good; called before each attempt.
     """
 
-    def __init__(self, url: str, token: str, *, patience_seconds: float = _PATIENCE_SECONDS) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        patience_seconds: float = _PATIENCE_SECONDS,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         self.url = url
+        self._check = check
         self._patience = patience_seconds
         self._http = httpx2.Client(
             base_url=url,
@@ -181,6 +195,7 @@ class Operator:
         headers = {"Idempotency-Key": str(uuid.uuid4())} if method == "POST" else {}
         end = time.monotonic() + self._patience
         while True:
+            self._check()
             try:
                 answer = self._http.request(
                     method,

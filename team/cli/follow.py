@@ -50,14 +50,12 @@ class Follower:
         operator: The coordinator.
         team_id: The Team to follow.
         show: Shows one line.
-        check: Raises when the stack below has failed for good.
     """
 
-    def __init__(self, operator: Operator, team_id: str, show: Print, check: Callable[[], None]) -> None:
+    def __init__(self, operator: Operator, team_id: str, show: Print) -> None:
         self._operator = operator
         self._team_id = team_id
         self._show = show
-        self._check = check
         self._seen: dict[str, int] = {}
         self._placed: dict[str, tuple[str, str]] = {}
         self._answer = ""
@@ -72,7 +70,6 @@ class Follower:
         """Return when no member and no subagent has an open turn or unheld input, or when the limit is reached."""
         end = time.monotonic() + limit_seconds if limit_seconds is not None else None
         while True:
-            self._check()
             view = self._operator.team(self._team_id)
             self._show_news(view)
             if is_settled(view):

@@ -31,7 +31,6 @@ class Link:
     operator: Operator
     data_dir: Path | None
     is_own: bool
-    check: Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -61,10 +60,6 @@ class RunOptions:
         root = settings.workspace_root.expanduser().resolve()
         inside = "workspace_root" in settings.model_fields_set and self.directory.is_relative_to(root)
         return str(self.directory.relative_to(root)) if inside else "."
-
-
-def nothing() -> None:
-    """No stack of our own to check."""
 
 
 def remote(settings: Settings, data_dir: Path) -> Operator | None:
@@ -121,8 +116,8 @@ def own_stack(
     interruption.again = stack.escalate
     try:
         record = stack.start()
-        with Operator(record.url, record.token) as operator:
-            yield Link(operator=operator, data_dir=data_dir, is_own=True, check=stack.check)
+        with Operator(record.url, record.token, check=stack.check) as operator:
+            yield Link(operator=operator, data_dir=data_dir, is_own=True)
     finally:
         stack.stop()
 
@@ -144,7 +139,7 @@ def run_link(
     operator = remote(settings, data_dir)
     if operator is not None:
         with operator:
-            yield Link(operator=operator, data_dir=None, is_own=False, check=nothing)
+            yield Link(operator=operator, data_dir=None, is_own=False)
         return
     record = live_stack(data_dir)
     if record is not None and record.owner == "run":
@@ -154,7 +149,7 @@ def run_link(
         )
     if record is not None:
         with Operator(record.url, record.token) as operator:
-            yield Link(operator=operator, data_dir=data_dir, is_own=False, check=nothing)
+            yield Link(operator=operator, data_dir=data_dir, is_own=False)
         return
     keys = take_provider_keys(settings)
     if is_new:
@@ -230,7 +225,7 @@ def _run(
             ) as link:
                 session_id = open_session(link.operator)
                 show("stack", f"session {session_id} at {link.operator.url}")
-                follower = Follower(link.operator, session_id, show, link.check)
+                follower = Follower(link.operator, session_id, show)
                 if not is_new:
                     follower.skip_past()
                 outcome = follower.follow(None if options.limit_minutes is None else options.limit_minutes * 60)

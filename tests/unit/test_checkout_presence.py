@@ -136,3 +136,29 @@ def _raising(error: Exception) -> Callable[[object], int]:
         raise error
 
     return run
+
+
+def test_workers_that_start_together_never_try_the_lock_of_one_that_is_not_named_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_another = Presence(Workspace(tmp_path))
+    directory = tmp_path / ".team" / "workers"
+    fresh, left = directory / ".fresh", directory / ".left"
+    fresh.touch()
+    left.touch()
+    long_ago = time.time() - presence.LEFT_SECONDS - 60
+    os.utime(left, (long_ago, long_ago))
+    tried: list[str] = []
+    flock = fcntl.flock
+
+    def note(handle: int, operation: int) -> None:
+        tried.append(Path(f"/proc/self/fd/{handle}").readlink().name)
+        flock(handle, operation)
+
+    (other,) = set(marks(tmp_path)) - {".fresh", ".left"}
+    monkeypatch.setattr(fcntl, "flock", note)
+    Presence(Workspace(tmp_path)).close()
+    assert other in tried
+    assert not {".fresh", ".left"} & set(tried)
+    with_another.close()
+    assert marks(tmp_path) == [".fresh"]

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from team.cli.client import Operator
+from team.cli.faults import StackFailed
 from team.model.errors import CoordinatorUnreachable, SessionNotFound, TaskStaleRevision, TeamError
 from tests.support.http import Answer, Asked, RecordingServer
 from tests.support.ports import free_port
@@ -57,6 +58,21 @@ def test_nobody_at_the_address_is_one_sentence() -> None:
     with (
         Operator(f"http://127.0.0.1:{free_port()}", "token", patience_seconds=0) as operator,
         pytest.raises(CoordinatorUnreachable, match="team up"),
+    ):
+        operator.sessions()
+
+
+def test_a_call_ends_with_what_made_the_stack_fail_and_not_with_silence_at_its_address() -> None:
+    failures: list[TeamError] = []
+
+    def check() -> None:
+        if failures:
+            raise failures[0]
+        failures.append(StackFailed("worker-1 could not start: no locks"))
+
+    with (
+        Operator(f"http://127.0.0.1:{free_port()}", "token", check=check) as operator,
+        pytest.raises(StackFailed, match="worker-1 could not start"),
     ):
         operator.sessions()
 

@@ -150,7 +150,7 @@ def test_a_subagent_called_lead_does_not_give_the_answer() -> None:
         return 200, {"events": [spoken[session]] if "after=0" in asked.path else [], "lastSeq": 1}
 
     with RecordingServer(answer) as server, Operator(server.url, "token") as operator:
-        assert Follower(operator, "s-lead", silent, lambda: None).follow(5).answer == "of the Lead"
+        assert Follower(operator, "s-lead", silent).follow(5).answer == "of the Lead"
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_following_shows_events_once_and_ends_with_the_leads_answer() -> None:
 
     shown: list[tuple[str, str]] = []
     with RecordingServer(answer) as server, Operator(server.url, "token") as operator:
-        follower = Follower(operator, "s-lead", lambda who, what: shown.append((who, what)), lambda: None)
+        follower = Follower(operator, "s-lead", lambda who, what: shown.append((who, what)))
         outcome = follower.follow(None)
     assert outcome.is_done
     assert outcome.answer == "All is done."
@@ -226,22 +226,10 @@ def test_a_run_at_its_limit_is_incomplete_and_says_so() -> None:
         return 200, busy if request.path.startswith("/v1/teams/") else {"events": [], "lastSeq": 0}
 
     with RecordingServer(answer) as server, Operator(server.url, "token") as operator:
-        outcome = Follower(operator, "s-lead", silent, lambda: None).follow(0)
+        outcome = Follower(operator, "s-lead", silent).follow(0)
     assert outcome.reached_limit
     assert outcome.unfinished[0] == "the time limit was reached"
     assert outcome.to_json()["status"] == "incomplete"
-
-
-def test_a_stack_that_failed_ends_the_run() -> None:
-    def check() -> None:
-        raise RuntimeError("the stack is gone")
-
-    with (
-        RecordingServer(lambda _: (200, team(member(turn=RUNNING)))) as server,
-        Operator(server.url, "token") as operator,
-        pytest.raises(RuntimeError, match="the stack is gone"),
-    ):
-        Follower(operator, "s-lead", silent, check).follow(None)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,10 @@ TOUCH_SECONDS: Final = 1.0
 WATCH_SECONDS: Final = 3.5
 """How long a file of another machine's worker is watched for a touch: beyond what a network mount caches times."""
 
+LEFT_SECONDS: Final = 3600.0
+"""How old a file must be that its worker never named, before it is removed."""
+
+_UNNAMED: Final = "."
 _OPEN: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 _PAUSE: Final = 0.1
 
@@ -82,14 +86,14 @@ def machine_mark() -> str:
 
 
 def _appear(directory: int) -> tuple[str, int]:
-    """Make this worker's file. It has its name only once it is locked: nobody may take it for a dead one's."""
+    """Make this worker's file. It has its name only once it is locked: nobody tries its lock before."""
     name = secrets.token_hex(8)
-    handle = os.open(f".{name}", _OPEN | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=directory)
+    handle = os.open(f"{_UNNAMED}{name}", _OPEN | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=directory)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.write(handle, machine_mark().encode())
         os.fsync(handle)
-        os.rename(f".{name}", name, src_dir_fd=directory, dst_dir_fd=directory)
+        os.rename(f"{_UNNAMED}{name}", name, src_dir_fd=directory, dst_dir_fd=directory)
     except BaseException:
         os.close(handle)
         raise
@@ -97,7 +101,12 @@ def _appear(directory: int) -> tuple[str, int]:
 
 
 def _prove(directory: int, place: Path) -> None:
-    granted = {name: mark for name in os.listdir(directory) if (mark := _granted(directory, name)) is not None}
+    names = os.listdir(directory)
+    for name in names:
+        if name.startswith(_UNNAMED) and 0 < _touched(directory, name) < (time.time() - LEFT_SECONDS) * 1e9:
+            _remove(directory, name)
+    named = [name for name in names if not name.startswith(_UNNAMED)]
+    granted = {name: mark for name in named if (mark := _granted(directory, name)) is not None}
     own_boot, _, own = machine_mark().partition(" ")
     own_space = own.rpartition("]:")[0]
     watched: dict[str, int] = {}
