@@ -138,6 +138,9 @@ def close(settings: Settings, team_id: str, *, as_json: bool) -> int:
         answer = operator.close_team(team_id)
     stopped = ", ".join(answer.get("interrupted", [])) or "nobody was running"
     print(json.dumps(answer) if as_json else f"closed; interrupted: {stopped}")
+    if not as_json:
+        for session_id, fault in answer.get("unreadable", {}).items():
+            print(plain(f"not stopped: {session_id}, {fault}"))
     return DONE
 
 

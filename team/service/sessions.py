@@ -5,7 +5,7 @@ from collections import Counter
 
 from sqlalchemy import Connection
 
-from team.log import projections, runs, sessions, waits
+from team.log import delegations, projections, runs, sessions, waits
 from team.log.events import count_events, read_page
 from team.log.sessions import LockedSession, UnreadableSession
 from team.log.transaction import Transaction
@@ -42,8 +42,11 @@ class CreatedView(Value):
 
 
 class ClosedView(Value):
+    """Whom closing stopped, by name; ``unreadable`` has by Session id why one could not be stopped."""
+
     closed: bool = True
     interrupted: tuple[str, ...] = ()
+    unreadable: dict[str, str] = {}
 
 
 class WorkerRunView(Value):
@@ -193,7 +196,8 @@ class SessionService:
         """Close admission to a Team and stop every live turn of its tree.
 
         Waits until the workers confirm, at most the disposal time. A repeated key stops nothing again and waits for
-        what the first request stopped. Raises DisposalTimeout that names who did not stop.
+        what the first request stopped. A Session that cannot be read is left and named.
+        Raises DisposalTimeout that names who did not stop.
         """
         closed = self._stop_all(TeamId(team_id), once)
         deadline = time.monotonic() + self._store.settings.disposal_seconds
@@ -210,19 +214,22 @@ class SessionService:
         def stop(tx: Transaction) -> ClosedView:
             tx.lock_team(team_id)
             sessions.set_closed(tx.connection, team_id, closed=True)
-            tx.lock_sessions(*(found.header.id for found in sessions.tree(tx.connection, team_id)))
+            readable, faults = sessions.readable_tree(tx.connection, team_id)
+            tx.lock_sessions(*(found.header.id for found, _ in readable))
             stopped = list[str]()
             for snapshot in tx.members(team_id):
-                if snapshot.phase == "provisioning":
+                if snapshot.phase == "provisioning" and team_id not in faults:
                     roster.settle(tx, team_id, snapshot, error="the Team was closed during its creation")
             # Children first: those that a call waits for would end with their parent's turn, unnamed.
-            for found in reversed(sessions.tree(tx.connection, team_id)):
+            for found, _ in reversed(readable):
                 turn = tx.open_turn(found.header.id)
                 if turn is not None:
+                    if found.header.parent_id in faults:
+                        delegations.drop_delegation(tx.connection, found.header.id)
                     run = runs.lock_run(tx.connection, turn.turn_id)
                     turns.abort(tx, found.header.id, turn, run, "the Team was closed", notify=False)
                     stopped.insert(0, roster.name_of(tx, found.header))
-            return ClosedView(interrupted=tuple(stopped))
+            return ClosedView(interrupted=tuple(stopped), unreadable=faults)
 
         result = self._store.writing_once(once, ClosedView, stop)
         assert not isinstance(result, Recorded)
@@ -233,7 +240,7 @@ class SessionService:
             now = self._store.database.now(connection)
             return [
                 f"{found.header.id} ({found.guard_turn})"
-                for found in sessions.tree(connection, team_id)
+                for found, _ in sessions.readable_tree(connection, team_id)[0]
                 if found.guard_until is not None and found.guard_until > now
             ]
 

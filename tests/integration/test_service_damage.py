@@ -14,6 +14,7 @@ from team.model.ids import SessionId, TeamId
 from tests.integration.conftest import MakeCore
 from tests.support.core import Core
 from tests.support.invariants import assert_sound
+from tests.support.subagents import background, foreground, root
 
 DAMAGE = {
     "broken JSON": "{",
@@ -111,6 +112,28 @@ class TestDamage:
         assert damaged.sessions.events(broken, 0, 10)[2] == 2
         checks = {check.id: check.ok for check in damaged.sessions.doctor().sessions}
         assert checks == {one: True, broken: False, three: True}
+
+    @pytest.mark.parametrize("broken", ["lead", "bob"])
+    def test_r08_closing_stops_every_member_that_can_be_read_and_names_who_cannot(
+        self, damaged: Core, broken: str
+    ) -> None:
+        lead = damaged.lead("one")
+        ids = {"lead": lead, "bob": damaged.spawn(lead, "bob"), "carol": damaged.spawn(lead, "carol")}
+        damaged.sql("UPDATE session SET head = '{}' WHERE id = :s", s=ids[broken])
+        closed = damaged.sessions.close(lead)
+        assert list(closed.unreadable) == [ids[broken]]
+        assert set(closed.interrupted) == set(ids) - {broken}
+        assert {name for name, session_id in ids.items() if damaged.run(session_id) is not None} == {broken}
+
+    @pytest.mark.parametrize("broken", ["root", "awaited", "beside"])
+    def test_r08_closing_stops_every_subagent_that_can_be_read(self, damaged: Core, broken: str) -> None:
+        session_id, agent = root(damaged)
+        ids = {"root": session_id, "beside": background(agent, label="beside"), "awaited": foreground(agent)}
+        damaged.sql("UPDATE session SET head = '{}' WHERE id = :s", s=ids[broken])
+        closed = damaged.sessions.close(session_id)
+        assert list(closed.unreadable) == [ids[broken]]
+        assert len(closed.interrupted) == 2
+        assert {name for name, found in ids.items() if damaged.run(found) is not None} == {broken}
 
     def test_r08_a_member_that_cannot_be_read_hides_no_other(self, damaged: Core) -> None:
         lead = damaged.lead("one")
