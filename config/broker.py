@@ -1,6 +1,6 @@
 """What a broker URL may be, and the same server as redis-py names it."""
 
-from urllib.parse import SplitResult, parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit, urlunsplit
 
 from team.model.errors import ConfigurationInvalid
 
@@ -24,6 +24,17 @@ def redis_url(broker_url: str | None) -> str:
         return broker_url
     database = parse_qs(parts.query).get("virtual_host", ["0"])[0]
     return f"unix://{parts.path}?db={database}"
+
+
+def celery_url(broker_url: str) -> str:
+    """The URL as Celery's transport takes it: its certificate is checked unless the URL says that it is not.
+
+    Left to itself the transport speaks TLS with whoever answers, when ``rediss://`` names no ``ssl_cert_reqs``.
+    """
+    parts = _parts(broker_url)
+    if parts is None or parts.scheme != "rediss" or "ssl_cert_reqs" in parse_qs(parts.query):
+        return broker_url
+    return urlunsplit(parts._replace(query="&".join(filter(None, (parts.query, "ssl_cert_reqs=required")))))
 
 
 def _parts(url: str) -> SplitResult | None:

@@ -5,6 +5,8 @@ from typing import Any
 
 from celery import Celery
 
+from config.broker import celery_url
+
 TURN_TASK = "team.turn"
 PING_TASK = "team.ping"
 
@@ -21,7 +23,7 @@ _OVERRIDES = (
 def celery_settings(broker_url: str, key_prefix: str, default_queue: str) -> dict[str, Any]:
     """Settings for producer and worker alike."""
     return {
-        "broker_url": broker_url,
+        "broker_url": celery_url(broker_url),
         "task_default_queue": default_queue,
         # SQL is the queue: a lost message is sent again. Late acks crash the worker on a broker restart.
         "task_acks_late": False,

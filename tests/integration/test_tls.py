@@ -1,10 +1,7 @@
 """HTTPS of the coordinator, with a certificate authority of the test's own."""
 
-import shutil
 import ssl
-import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx2
@@ -14,37 +11,14 @@ from config.exposure import require_certificate
 from team.cli.client import Operator
 from team.model.errors import ConfigurationInvalid, TeamError
 from tests.support.coordinator import OPERATOR_TOKEN, WORKER_TOKEN, CoordinatorProcess
+from tests.support.tls_front import Pair, sign
 from tests.support.valkey import ValkeyProcess
 from tests.support.waiting import wait_until
 from workers.client import bearer, tls
 
 
-@dataclass(frozen=True)
-class Pair:
-    certificate: Path
-    key: Path
-
-
-def sign(directory: Path, name: str, *, password: str | None = None) -> Pair:
-    """A certificate for 127.0.0.1 that is its own authority."""
-    pair = Pair(directory / f"{name}.pem", directory / f"{name}.key")
-    lock = ["-nodes"] if password is None else ["-passout", f"pass:{password}"]
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", *lock),
-            *("-days", "30", "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"),
-            *("-keyout", str(pair.key), "-out", str(pair.certificate)),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return pair
-
-
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed, so no certificate can be made")
     return sign(tmp_path_factory.mktemp("certificates"), "coordinator")
 
 
