@@ -16,9 +16,11 @@ TESTS ?=
 MINUTES ?= 20
 SEED ?=
 DATABASE ?= both
+ROWS ?=
+SCALE ?= quick
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run install test soak lint format lock env clean
+.PHONY: help demo run install test soak bench lint format lock env clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' "$(ROOT)/Makefile" | expand -t 16
@@ -40,6 +42,9 @@ test: $(STAMP) ## Run the tests: SQLite and PostgreSQL, real processes, no netwo
 soak: $(STAMP) ## Work under a seeded schedule of faults: make soak [MINUTES=20] [SEED=…] [DATABASE=sqlite|postgres|both]
 	@cd "$(ROOT)" && "$(BIN)/python" -m tests.faults.soak --minutes "$(MINUTES)" $(if $(SEED),--seed "$(SEED)") \
 		--database "$(DATABASE)"
+
+bench: $(STAMP) ## Measure: make bench [ROWS=board-mutation,…] [SCALE=quick|full] [DATABASE=sqlite|postgresql|both]
+	@cd "$(ROOT)" && "$(BIN)/python" -m benchmarks --rows "$(ROWS)" --scale "$(SCALE)" --database "$(DATABASE)"
 
 lint: $(STAMP) ## Check style and types
 	@cd "$(ROOT)" && "$(BIN)/ruff" check . && "$(BIN)/ruff" format --check . && "$(BIN)/pyright"

@@ -49,7 +49,11 @@ class CoordinatorProcess:
                 stdout=log,
                 stderr=log,
             )
-        self.client = httpx2.Client(
+        self.client = self.new_client()
+
+    def new_client(self) -> httpx2.Client:
+        """One more client of the public API, with connections of its own."""
+        return httpx2.Client(
             base_url=f"http://127.0.0.1:{self.port}",
             headers={"Authorization": f"Bearer {OPERATOR_TOKEN}"},
             timeout=60,

@@ -13,9 +13,12 @@ import psycopg
 
 
 class PostgresProcess:
-    """A server under ``directory``, reachable through its Unix socket alone."""
+    """A server under ``directory``, reachable through its Unix socket alone.
 
-    def __init__(self, directory: Path) -> None:
+    Unless it is ``durable``, a commit does not wait for the disk: tests kill processes, never the operating system.
+    """
+
+    def __init__(self, directory: Path, *, durable: bool = False) -> None:
         with warnings.catch_warnings():
             # The package warns while it is imported when XDG_RUNTIME_DIR is unset.
             warnings.simplefilter("ignore")
@@ -23,9 +26,9 @@ class PostgresProcess:
         self._serve = lambda: embedded.get_server(directory, cleanup_mode="stop")
         self._server: Any = self._serve()
         self._uri = str(self._server.get_uri())
-        # Tests kill processes, never the operating system: nothing here depends on fsync.
-        self._execute("ALTER SYSTEM SET fsync = off")
-        self._execute("SELECT pg_reload_conf()")
+        if not durable:
+            self._execute("ALTER SYSTEM SET fsync = off")
+            self._execute("SELECT pg_reload_conf()")
 
     def create_database(self) -> str:
         """The SQLAlchemy URL of a new, empty database."""
