@@ -51,6 +51,7 @@ class Settings(BaseSettings):
     operator_token: SecretStr | None = Field(default=None, description="Bearer token of the public API.")
     viewer_token: SecretStr | None = Field(default=None, description="Bearer token that may read and change nothing.")
     worker_token: SecretStr | None = Field(default=None, description="Bearer token of the worker API.")
+    invite_token: SecretStr | None = Field(default=None, description="Token of an external member, for `team mcp`.")
 
     workspace_root: Path = Field(
         default_factory=Path.cwd, description="The shared checkout; every Session's directory lies inside it."

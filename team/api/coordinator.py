@@ -14,6 +14,7 @@ from config.exposure import require_certificate, require_private, require_token
 from config.settings import Settings
 from team.api.bodies import reply_error
 from team.api.browser import BrowserSessions
+from team.api.member_routes import invite_router, member_router
 from team.api.metrics_routes import RequestTimes, metrics_router
 from team.api.panel_routes import panel_router
 from team.api.public_routes import public_router
@@ -34,6 +35,7 @@ from team.log.database import Database
 from team.log.schema import migrate
 from team.log.transaction import Effects
 from team.model.errors import RequestInvalid, TeamError
+from team.service.externals import ExternalService
 from team.service.housekeeping import Housekeeping
 from team.service.panel import PanelService
 from team.service.recovery import RecoveryService
@@ -81,6 +83,7 @@ class Coordinator:
         self.workflows = WorkflowService(self.store, scripts)
         self.runner = WorkflowRunner(self.workflows, scripts)
         self.tools = ToolExecutor(self.teams, SubagentService(self.store), self.turns, self.workflows)
+        self.externals = ExternalService(self.store)
         self.panel = PanelService(self.store)
         self.viewers = Viewers(settings, self.panel)
         self.signals = EdgeSignals()
@@ -138,12 +141,14 @@ class Coordinator:
             transfer_router(self.transfers),
             tool_router(self.sessions, self.teams, self.tools, self.signals),
             metrics_router(self.metrics),
+            invite_router(self.externals),
         ):
             app.include_router(router, dependencies=[Depends(access)])
         app.include_router(
             worker_router(self.turns, self.tools), dependencies=[Depends(bearer(self._worker, "worker"))]
         )
 
+        app.include_router(member_router(self.externals, self.teams, self.tools, self.signals))
         app.include_router(panel_router(browsers))
 
         @app.get("/healthz", include_in_schema=False)

@@ -21,10 +21,10 @@ def _idempotency(
 IdempotencyKey = Annotated[str | None, Depends(_idempotency)]
 
 
-def once_of(key: str | None, request: Request, body: bytes | BaseModel) -> Once | None:
-    """What makes this request unrepeatable; None without a key."""
+def once_of(key: str | None, request: Request, body: bytes | BaseModel, actor: str = ACTOR) -> Once | None:
+    """What makes this request unrepeatable; None without a key. Keys of different actors are different."""
     if key is None:
         return None
     text = body if isinstance(body, bytes) else body.model_dump_json().encode()
     digest = hashlib.sha256(request.url.path.encode() + b"\n" + text).hexdigest()
-    return Once(ACTOR, key, digest)
+    return Once(actor, key, digest)

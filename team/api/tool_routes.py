@@ -14,7 +14,7 @@ from team.dispatch.edges import EdgeSignals
 from team.model.errors import RequestInvalid
 from team.model.values import JsonObject, Value
 from team.model.views import WaitView
-from team.rules.waiting import DEFAULT_TIMEOUT_MS
+from team.rules.waiting import DEFAULT_TIMEOUT_MS, MAX_TIMEOUT_MS
 from team.service.callers import Caller
 from team.service.sessions import SessionService
 from team.service.teams import TeamService
@@ -41,26 +41,37 @@ def tool_router(sessions: SessionService, teams: TeamService, tools: ToolExecuto
         if tool == "wait_agent":
             wanted = parse(tool, body)
             assert isinstance(wanted, WaitAgent)
-            return _result(await _wait(teams, signals, caller, wanted.timeout_ms))
+            return tool_result(await wait_for_edge(teams, signals, caller, wanted.timeout_ms))
         outcome = await asyncio.to_thread(tools.execute, caller, tool, body)
         if not isinstance(outcome, BaseModel):
             raise RequestInvalid(f"{tool} has no result for an outside caller.")
-        return _result(outcome)
+        return tool_result(outcome)
 
     return router
 
 
-def _result(view: BaseModel) -> Response:
+def tool_result(view: BaseModel) -> Response:
+    """The answer to a caller from outside, as compact as a model gets it."""
     content = f'{{"result":{view.model_dump_json(by_alias=True, exclude_none=True)}}}'
     return Response(content, media_type="application/json")
 
 
-async def _wait(teams: TeamService, signals: EdgeSignals, caller: Caller, timeout_ms: int | None) -> WaitView:
-    """Block until the Team's edge counter moves; the signal only makes it fast, the counter decides."""
+async def wait_for_edge(
+    teams: TeamService,
+    signals: EdgeSignals,
+    caller: Caller,
+    timeout_ms: int | None,
+    *,
+    longest_seconds: float = MAX_TIMEOUT_MS / 1000,
+) -> WaitView:
+    """Block until the Team's edge counter moves; the signal only makes it fast, the counter decides.
+
+    Whatever the timeout, it ends as timed out after ``longest_seconds``.
+    """
     team_id, counter, view = await asyncio.to_thread(teams.wait_state, caller, timeout_ms)
     if view is not None:
         return view
-    deadline = time.monotonic() + (timeout_ms or DEFAULT_TIMEOUT_MS) / 1000
+    deadline = time.monotonic() + min((timeout_ms or DEFAULT_TIMEOUT_MS) / 1000, longest_seconds)
     while True:
         async with signals.listening(team_id) as heard:
             # Read only after listening: an edge between the two would be missed.

@@ -147,6 +147,14 @@ class Operator:
         answer = self._send("POST", path, body=dict(parameters), wait=wait)
         return RawAnswer(status=answer.status_code, body=self._object(answer))
 
+    def invite(self, team_id: str, name: str, description: str) -> dict[str, Any]:
+        """Invite an outside agent; the answer holds its token. A retry replaces the token of the try before."""
+        return self._post(f"/v1/teams/{_part(team_id)}/invites", {"name": name, "description": description})
+
+    def revoke_invite(self, team_id: str, name: str) -> dict[str, Any]:
+        """End the invitation of an external member."""
+        return self._judge(self._send("DELETE", f"/v1/teams/{_part(team_id)}/invites/{_part(name)}"))
+
     def workers(self) -> list[WorkerView]:
         rows = cast("list[object]", self._get("/v1/workers")["workers"])
         return [self._read(WorkerView, row) for row in rows]

@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn, ParamSpec
 import typer
 
 from config.models import resolve_model
-from team.cli import checks, inspection
+from team.cli import checks, inspection, invitations
 from team.cli import usage as usages
 from team.cli.faults import FAILED, exit_code
 from team.cli.places import read_settings
@@ -322,6 +322,39 @@ def tool(
 ) -> int:
     """Run one Team tool as a member; print its result, or {"error": …} and exit 1."""
     return inspection.tool(read_settings(), team_id, member, name, parameters)
+
+
+@app.command()
+@reported
+def invite(
+    team_id: Annotated[str, typer.Argument(metavar="TEAM", help="The Team: the Session id of its Lead.")],
+    name: Annotated[str, typer.Argument(help="The member's name; one that is there gets a new token.")],
+    description: Annotated[str, typer.Argument(help="One line on what the member is for.")],
+    as_json: AsJson = False,
+) -> int:
+    """Invite an outside agent as a member of a Team, and print its token once."""
+    return invitations.invite(read_settings(), team_id, name, description, as_json=as_json)
+
+
+@app.command()
+@reported
+def revoke(
+    team_id: Annotated[str, typer.Argument(metavar="TEAM", help="The Team: the Session id of its Lead.")],
+    name: Annotated[str, typer.Argument(help="The external member.")],
+    as_json: AsJson = False,
+) -> int:
+    """End the invitation of an external member; it stays in the roster and cannot act."""
+    return invitations.revoke(read_settings(), team_id, name, as_json=as_json)
+
+
+@app.command()
+@reported
+def mcp(
+    http: Annotated[bool, typer.Option("--http", help="Serve /mcp on loopback instead of standard input.")] = False,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of --http.")] = 8766,
+) -> int:
+    """Be the MCP server of an external member, for an outside agent. TEAM_INVITE_TOKEN says which."""
+    return invitations.serve(read_settings(), http_port=port if http else None)
 
 
 @app.command()

@@ -260,7 +260,7 @@ def child_environment(settings: Settings, inherited: Mapping[str, str], *, worke
         for name, value in inherited.items()
         if not is_provider_key(name) and not name.upper().startswith("TEAM_")
     }
-    hidden = {"provider_keys_file", *(("database_url", "operator_token") if worker else ())}
+    hidden = {"provider_keys_file", "invite_token", *(("database_url", "operator_token") if worker else ())}
     for name in settings.model_fields_set - hidden:
         value: Any = getattr(settings, name)
         if value is None:

@@ -48,7 +48,9 @@ class DoctorView(Value):
 def is_busy(agent: TeamMemberView | SubagentStateView) -> bool:
     """Has an open turn, input that will open one, or is being created."""
     creating = isinstance(agent, TeamMemberView) and agent.phase == "provisioning"
-    return agent.turn is not None or (agent.pending > 0 and not agent.held) or creating
+    # What an outside agent has not read opens no turn: nobody here can say when it will be read.
+    sleeping = agent.held or (isinstance(agent, TeamMemberView) and agent.provider == "external")
+    return agent.turn is not None or (agent.pending > 0 and not sleeping) or creating
 
 
 def unserved_queues(

@@ -315,6 +315,19 @@ class OperationRow(Row, table=True):
     lease_until: float | None = None
 
 
+class InviteRow(Row, table=True):
+    """Runtime: the one invitation of an external member. Its token is nowhere: ``token_hash`` is its SHA-256.
+
+    Without a row the member cannot act. It does not travel with an exported log.
+    """
+
+    __tablename__ = "invite"
+    session_id: str = Field(primary_key=True)
+    team_id: str = Field(index=True)
+    token_hash: str = Field(unique=True)
+    created_at: float
+
+
 class IdempotencyRow(Row, table=True):
     """Runtime: the recorded response of a public POST."""
 

@@ -89,10 +89,12 @@ class InboxInserted(EventData):
 
 
 class InboxClaimed(EventData):
+    """A step took a message into its request. An external member, which has no turns, took it without either."""
+
     event_type = "agent/inbox/claimed"
     message_id: MessageId
-    turn_id: TurnId
-    step: SequenceNumber
+    turn_id: TurnId | None = None
+    step: SequenceNumber | None = None
 
 
 class InboxDiscarded(EventData):

@@ -214,6 +214,10 @@ def _take(reader: _Reader, message_id: str, state: str) -> Changes:
 
 @_apply.register
 def _claimed(data: InboxClaimed, reader: _Reader) -> Changes:
+    if data.turn_id is None:
+        reader.expect(reader.head().is_external, "it claims input outside a turn and is no external member")
+        reader.expect(data.step is None, "it names a step and no turn")
+        return _take(reader, data.message_id, "claimed")
     turn = reader.open_turn(data.turn_id)
     reader.expect(turn.step_open and turn.step == data.step and not turn.answered, "its step is not taking input")
     return _take(reader, data.message_id, "claimed")
@@ -227,6 +231,7 @@ def _discarded(data: InboxDiscarded, reader: _Reader) -> Changes:
 @_apply.register
 def _turn_started(data: TurnStarted, reader: _Reader) -> Changes:
     head, key = reader.head(), ("turn", data.turn_id)
+    reader.expect(not head.is_external, "an external member has no turns")
     reader.expect(head.open_turn is None, f"the turn {head.open_turn} is open")
     reader.expect(reader.find(key, TurnSlice) is None, f"the turn {data.turn_id} was here before")
     turn = TurnSlice(turn_id=data.turn_id, ordinal=head.turns + 1, start_seq=reader.seq, phase="open")

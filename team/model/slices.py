@@ -57,6 +57,11 @@ class HeadSlice(Value):
     def pending(self) -> int:
         return self.pending_steer + self.pending_turn
 
+    @property
+    def is_external(self) -> bool:
+        """Whether an outside agent stands behind this Session: it has no turns, and reads its inbox when it likes."""
+        return self.descriptor is not None and self.descriptor.provider == "external"
+
 
 class InboxSlice(Value):
     """One accepted message; ``seq`` is the event that holds its content."""

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from pydantic import RootModel
 
+from team.model.content import ContentBlock
 from team.model.ids import LEAD_NAME, MessageId, SessionId, TaskId, TeamId, TurnId
 from team.model.snapshots import Context, MemberSnapshot, Phase, Provider, TaskSnapshot, TaskStatus
 from team.model.values import Value
@@ -42,6 +43,35 @@ class SendView(Value):
 
     message_id: MessageId
     status: Literal["accepted"] = "accepted"
+
+
+class MessageView(Value):
+    """One message as an external member reads it: the blocks that a model would see, the frame first."""
+
+    message_id: MessageId
+    kind: str
+    content: tuple[ContentBlock, ...]
+
+
+class MessagesView(Value):
+    """The result of ``read_messages``: the oldest first, and how many are still unread."""
+
+    messages: tuple[MessageView, ...]
+    unread: int
+
+
+class InviteView(Value):
+    """An invitation of an external member. The token is shown here and nowhere else."""
+
+    team_id: TeamId
+    target: str
+    token: str
+
+
+class RevokedView(Value):
+    """Whether there was an invitation to revoke."""
+
+    revoked: bool
 
 
 class NoProgress(Value):

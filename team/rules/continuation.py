@@ -32,7 +32,7 @@ def continue_session(tx: Transaction, header: SessionHeader) -> None:
     turn, head = tx.open_turn(header.id), tx.head(header.id)
     if turn is not None:
         _continue_turn(tx, header, turn)
-    elif head.pending and not head.held:
+    elif head.pending and not head.held and not head.is_external:
         begin(tx, header.id, _REASON)
 
 

@@ -27,15 +27,15 @@ def accept(
     """Insert one message into a locked Session's inbox and make sure that a turn will claim it.
 
     An edge when the target is a member. Held input of an earlier bad end is released by a waking source and stays
-    held under a system notice. A one-shot child has one turn, so whatever it gets steers that turn. Raises InboxFull,
-    SubagentEnded.
+    held under a system notice. A one-shot child has one turn, so whatever it gets steers that turn. An external member
+    has none: what it gets waits until it reads. Raises InboxFull, SubagentEnded.
     """
     header, head = tx.header(target), tx.head(target)
     if has_ended_for_good(head):
         raise SubagentEnded(
             "This subagent was created for one turn, which has ended; it takes no more messages. Start another one."
         )
-    if is_one_shot(head):
+    if is_one_shot(head) or head.is_external:
         delivery = "steer"
     if head.pending >= tx.settings.max_inbox and source.kind not in NOTICES:
         raise InboxFull(
@@ -46,7 +46,7 @@ def accept(
     if is_member(tx, header):
         tx.raise_edge(header.team_id)
     after = tx.head(target)
-    if after.open_turn is None and (source.kind in WAKING or not after.held):
+    if after.open_turn is None and not after.is_external and (source.kind in WAKING or not after.held):
         begin(tx, target, f"{source.kind} message")
 
 

@@ -122,13 +122,7 @@ def reserve(
     """
     require_lead(lead, "create teammates")
     require_open(tx, team_id)
-    if not is_member_name(name):
-        raise InvalidMemberName(
-            f"{name[:80]!a} is not a member name: use lowercase kebab-case, at most {MAX_NAME_LENGTH} characters, "
-            f"not '{LEAD_NAME}' or '{UNOWNED}'."
-        )
-    if not description.strip():
-        raise InvalidArgument("A teammate needs a description: one line on what it is for.")
+    require_description(name, description)
     roster = tx.members(team_id)
     lease_until = tx.now + tx.settings.lease_seconds
     for snapshot in roster:
@@ -141,11 +135,7 @@ def reserve(
                 f"The name {name} is taken for ever, {snapshot.phase} now. See list_agents; message that member with "
                 "send_message, or choose a new name."
             )
-    if len(roster) >= tx.settings.max_members:
-        raise MemberLimit(
-            f"This Team has used all of its {tx.settings.max_members} member names, failed ones included. "
-            "Give the work to an existing member with send_message."
-        )
+    require_room(tx, team_id)
     snapshot = MemberSnapshot(
         id=new_session_id(),
         name=name,
@@ -159,6 +149,26 @@ def reserve(
     operations.open_operation(tx.connection, team_id, name, call_key, lease_until)
     tx.raise_edge(team_id)
     return snapshot
+
+
+def require_description(name: str, description: str) -> None:
+    """Raises InvalidMemberName, InvalidArgument."""
+    if not is_member_name(name):
+        raise InvalidMemberName(
+            f"{name[:80]!a} is not a member name: use lowercase kebab-case, at most {MAX_NAME_LENGTH} characters, "
+            f"not '{LEAD_NAME}' or '{UNOWNED}'."
+        )
+    if not description.strip():
+        raise InvalidArgument("A teammate needs a description: one line on what it is for.")
+
+
+def require_room(tx: Transaction, team_id: TeamId) -> None:
+    """Raises MemberLimit: the Team has used all names that it may have."""
+    if len(tx.members(team_id)) >= tx.settings.max_members:
+        raise MemberLimit(
+            f"This Team has used all of its {tx.settings.max_members} member names, failed ones included. "
+            "Give the work to an existing member with send_message."
+        )
 
 
 def settle(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from team.log import runs, waits
+from team.log import invites, runs, waits
 from team.log.transaction import Transaction
 from team.log.waits import Wait
 from team.model.errors import InvalidTimeout
@@ -86,8 +86,14 @@ def settle_before_parking(tx: Transaction, session_id: SessionId, open_waits: Se
 
 
 def no_progress(tx: Transaction, team_id: TeamId, session_id: SessionId | None) -> NoProgress | None:
-    """Why no other member can produce an edge, or None when one can. The Team row must be locked."""
+    """Why no other member can produce an edge, or None when one can. The Team row must be locked.
+
+    An external member that holds an invitation can at any time; nothing here tells whether it means to, so a wait for
+    it ends with its deadline.
+    """
     if any(member.phase == "provisioning" for member in tx.members(team_id)):
+        return None
+    if invites.invited_members(tx.connection, team_id) - {session_id}:
         return None
     members = {SessionId(team_id), *(member.id for member in tx.members(team_id))}
     others = [

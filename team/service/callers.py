@@ -1,4 +1,4 @@
-"""Who acts, and by what right: a worker's claim, or an operator's token."""
+"""Who acts, and by what right: a worker's claim, an operator's token, or an invitation."""
 
 import hmac
 from dataclasses import dataclass
@@ -48,13 +48,15 @@ class CallRef:
 class Caller:
     """A Session on whose behalf an operation runs.
 
-    ``call`` is absent when an operator acts as it; ``once`` is that operator's Idempotency-Key.
+    ``call`` is absent when an operator acts as it, or an outside agent by its ``invite``, the hash of its token;
+    ``once`` is the Idempotency-Key of either.
     """
 
     session_id: SessionId
     call: CallRef | None = None
     actor: str | None = None
     once: Once | None = None
+    invite: str | None = None
 
     @property
     def turn_id(self) -> TurnId | None:

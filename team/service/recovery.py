@@ -162,7 +162,7 @@ class RecoveryService:
             roster.settle(tx, team_id, snapshot, error=fault)
             if fault is None:
                 head = tx.head(snapshot.id)
-                if head.pending and head.open_turn is None and not head.held:
+                if head.pending and head.open_turn is None and not head.held and not head.is_external:
                     begin(tx, snapshot.id, "its creation was recovered")
             elif own:
                 _drain(tx, snapshot.id, fault)

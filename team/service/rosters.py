@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from team.log import projections, runs, sessions, waits
+from team.log import invites, projections, runs, sessions, waits
 from team.log.runs import Run
 from team.log.sessions import LockedSession
 from team.log.waits import Wait
@@ -35,6 +35,7 @@ class MemberState:
     last_turn: TurnSlice | None
     open_tasks: tuple[str, ...]
     fault: str | None
+    is_invited: bool
 
     @property
     def status(self) -> Availability:
@@ -50,9 +51,18 @@ class MemberState:
         if self.fault is not None:
             lines.append("its Session cannot be read; `team doctor` tells an operator why")
         lines += session_diagnostics(self.session.head if self.session else None, self.run, self.last_turn)
-        if self.open_tasks and self.status == "inactive":
+        if snapshot is not None and snapshot.provider == "external":
+            lines.append(self._outside())
+        elif self.open_tasks and self.status == "inactive":
             lines.append(f"inactive, but owns {', '.join(self.open_tasks)}")
         return tuple(lines)
+
+    def _outside(self) -> str:
+        """What is different about an external member, for those who would wait for its turn."""
+        if not self.is_invited:
+            return "an outside agent whose invitation was revoked: it cannot act"
+        unread = self.session.head.pending if self.session else 0
+        return f"an outside agent: it reads its messages when it chooses ({unread} unread) and has no turns"
 
 
 def session_diagnostics(head: HeadSlice | None, run: Run | None, last_turn: TurnSlice | None) -> list[str]:
@@ -79,6 +89,7 @@ def member_states(
     found = {session.header.id: session for session in readable}
     open_runs = {run.session_id: run for run in runs.team_runs(connection, team_id)}
     open_waits = waits.team_waits(connection, team_id)
+    invited = invites.invited_members(connection, team_id)
     owned: dict[SessionId, list[str]] = {}
     for task in projections.live_tasks(connection, SessionId(team_id)) if board is None else board:
         if task.owner_id is not None and task.status in ("pending", "in_progress"):
@@ -92,6 +103,7 @@ def member_states(
             last_turn=next(iter(projections.turns(connection, member.session_id)), None),
             open_tasks=tuple(owned.get(member.session_id, ())),
             fault=faults.get(member.session_id),
+            is_invited=member.session_id in invited,
         )
         for member in members
     ]

@@ -36,7 +36,7 @@ from team.model.views import (
     WaitView,
     task_view,
 )
-from team.rules import board, children, forks, inbox, roster, turns, waiting
+from team.rules import board, children, externals, forks, inbox, roster, turns, waiting
 from team.rules.board import Update
 from team.rules.roster import Member
 from team.service.callers import Caller, Recorded, open_call, record_result
@@ -359,6 +359,8 @@ class TeamService:
         existing = sessions.find_sessions(tx.connection, addressed)
         below = [child for found in existing if ending for child in children.awaited(tx.connection, SessionId(found))]
         tx.lock_sessions(SessionId(team_id), header.id, *(SessionId(found) for found in existing), *below)
+        if caller.invite is not None:
+            externals.require_invited(tx, team_id, caller.session_id, caller.invite)
         if caller.call is not None:
             call = open_call(tx, caller.call)
             if isinstance(call, Recorded):

@@ -28,6 +28,7 @@ class Access(Enum):
     WRITE = "operator"
     WORKER = "every worker"
     CLAIM = "the worker that holds this claim"
+    MEMBER = "the external member that holds this invitation"
 
 
 ROUTES: Final[dict[Route, Access]] = {
@@ -57,7 +58,11 @@ ROUTES: Final[dict[Route, Access]] = {
     ("POST", "/v1/sessions/{session_id}/model"): Access.WRITE,
     ("POST", "/v1/teams/{team_id}/close"): Access.WRITE,
     ("POST", "/v1/teams/{team_id}/members/{target}/tools/{tool}"): Access.WRITE,
+    ("POST", "/v1/teams/{team_id}/invites"): Access.WRITE,
+    ("DELETE", "/v1/teams/{team_id}/invites/{target}"): Access.WRITE,
     ("POST", "/v1/import"): Access.WRITE,
+    ("GET", "/member"): Access.MEMBER,
+    ("POST", "/member/tools/{tool}"): Access.MEMBER,
     ("GET", "/worker/hello"): Access.WORKER,
     ("POST", "/worker/claim"): Access.WORKER,
     ("POST", "/worker/heartbeat"): Access.WORKER,
@@ -95,7 +100,7 @@ def routes_with(*access: Access) -> list[Route]:
     return [route for route, found in ROUTES.items() if found in access]
 
 
-GUARDED: Final = routes_with(Access.READ, Access.WRITE, Access.WORKER, Access.CLAIM)
+GUARDED: Final = routes_with(Access.READ, Access.WRITE, Access.WORKER, Access.CLAIM, Access.MEMBER)
 
 
 @pytest.fixture(scope="module")
@@ -171,8 +176,8 @@ def test_every_route_of_the_application_is_listed_with_who_may_call_it(tmp_path:
 def test_a_route_refuses_every_caller_without_its_own_token(
     coordinator: CoordinatorProcess, team: str, route: Route
 ) -> None:
-    is_worker_route = ROUTES[route] in (Access.WORKER, Access.CLAIM)
-    wrong = ["wrong", *((OPERATOR_TOKEN, VIEWER_TOKEN) if is_worker_route else (WORKER_TOKEN,))]
+    is_public = ROUTES[route] in (Access.READ, Access.WRITE)
+    wrong = ["wrong", *((WORKER_TOKEN,) if is_public else (OPERATOR_TOKEN, VIEWER_TOKEN))]
     before = last_seq(coordinator, team)
     none = [{}, {"Authorization": "Bearer"}, {"Authorization": f"Basic {OPERATOR_TOKEN}"}]
     for headers in (*none, *map(bearer, wrong)):
@@ -214,6 +219,30 @@ def test_every_route_refuses_a_forged_host_and_a_forged_origin_whatever_the_toke
         {"Origin": "http://127.0.0.1@evil.example"},
     ):
         assert refusal(ask(coordinator, route, team, {**right, **forged})) == (403, "FORBIDDEN"), forged
+
+
+@pytest.fixture(scope="module")
+def invitation(coordinator: CoordinatorProcess, team: str) -> str:
+    body = {"name": "guest", "description": "from outside"}
+    response = coordinator.client.post(f"/v1/teams/{team}/invites", json=body)
+    assert response.status_code == httpx2.codes.CREATED, response.text
+    return response.json()["token"]
+
+
+@pytest.mark.parametrize("route", [route for route in GUARDED if ROUTES[route] is not Access.MEMBER], ids=" ".join)
+def test_an_invitation_opens_no_route_but_its_own(
+    coordinator: CoordinatorProcess, team: str, invitation: str, route: Route
+) -> None:
+    before = last_seq(coordinator, team)
+    assert refusal(ask(coordinator, route, team, bearer(invitation))) == (401, "UNAUTHENTICATED")
+    assert last_seq(coordinator, team) == before
+
+
+def test_an_invitation_allows_what_its_member_may_do(
+    coordinator: CoordinatorProcess, team: str, invitation: str
+) -> None:
+    for route in routes_with(Access.MEMBER):
+        assert ask(coordinator, route, team, bearer(invitation)).status_code == httpx2.codes.OK
 
 
 def test_the_exchange_gives_a_cookie_for_a_token_of_this_coordinator_only(

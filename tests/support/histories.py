@@ -49,5 +49,5 @@ def messages_in_mid_turn(events: Sequence[Event]) -> list[str]:
     return [
         senders[item.message_id]
         for item in decoded
-        if isinstance(item, InboxClaimed) and item.step > 1 and item.message_id in senders
+        if isinstance(item, InboxClaimed) and (item.step or 0) > 1 and item.message_id in senders
     ]
