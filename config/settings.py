@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 Settlement = Literal["silent", "always", "off"]
 Sandbox = Literal["auto", "on", "off"]
+LogFormat = Literal["keyvalue", "json"]
 
 
 class Settings(BaseSettings):
@@ -52,6 +53,10 @@ class Settings(BaseSettings):
     viewer_token: SecretStr | None = Field(default=None, description="Bearer token that may read and change nothing.")
     worker_token: SecretStr | None = Field(default=None, description="Bearer token of the worker API.")
     invite_token: SecretStr | None = Field(default=None, description="Token of an external member, for `team mcp`.")
+
+    log_format: LogFormat = Field(
+        default="keyvalue", description="Form of log lines: key=value pairs to read, or JSON objects to collect."
+    )
 
     workspace_root: Path = Field(
         default_factory=Path.cwd, description="The shared checkout; every Session's directory lies inside it."

@@ -16,7 +16,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from config import faults
+from config import faults, logs
 from config.broker import redis_url
 from config.secrets import take_provider_keys
 from config.settings import Settings, settings
@@ -28,7 +28,6 @@ from team.model.errors import (
     WorkspaceUnavailable,
 )
 from team.model.events import first_fault
-from workers import logs
 
 OK: Final = 0
 AWAY: Final = 1
@@ -61,7 +60,7 @@ def worker_name(chosen: str | None) -> str:
 
 def _run(chosen: Settings) -> int:
     name = worker_name(chosen.worker_name)
-    logs.configure(worker=name)
+    logs.configure(chosen, worker=name)
     faults.arm(chosen.fault_points, chosen.fault_dir)
     redis_url(chosen.broker_url)
     if not chosen.queue_names:
@@ -72,7 +71,9 @@ def _run(chosen: Settings) -> int:
     from workers.runtime import DEAF_EXIT, Runtime  # noqa: PLC0415
 
     make_non_dumpable()
-    runtime = Runtime(chosen, take_provider_keys(chosen), name=name)
+    keys = take_provider_keys(chosen)
+    logs.configure(chosen, worker=name, secrets=[value for place, value in keys.items() if place.endswith("_KEY")])
+    runtime = Runtime(chosen, keys, name=name)
     runtime.start()
     code = serve(chosen, runtime, nodename=f"{name}@{socket.gethostname()}", instance=f"{name}.{secrets.token_hex(4)}")
     runtime.close()

@@ -59,7 +59,9 @@ class Calls:
         self._cwd = claim.cwd
         self._files = {item.path: item for item in claim.files}
         self._intents: dict[str, PendingCall] = {}
-        self._log = _log.bind(member=claim.member, session=claim.session_id, turn=claim.turn_id)
+        self._log = _log.bind(
+            team=claim.team_id, member=claim.member, session=claim.session_id, turn=claim.turn_id, epoch=claim.epoch
+        )
 
     async def run(self, calls: tuple[PendingCall, ...]) -> None:
         """Run the calls of a fresh answer until each is done, waiting, or stopped by the hand-over's limit.

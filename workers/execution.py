@@ -10,7 +10,7 @@ import structlog
 from team.model.claims import Claim, Held
 from workers.checkout import Guard
 from workers.deadlines import Deadlines
-from workers.steps import describe
+from workers.steps import describe, ids_of
 
 _log = structlog.stdlib.get_logger(__name__)
 
@@ -27,6 +27,7 @@ class Execution:
         valid_until: Until when the claim may act, of ``time.monotonic()``.
         deadlines: The bounds of the operations of ``work``.
         wedged: Called once, on the event loop, with what went beyond its bound.
+        step: The step that ``work`` is at, for the log.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Execution:
         valid_until: float,
         deadlines: Deadlines,
         wedged: Callable[[str], None],
+        step: Callable[[], int],
     ) -> None:
         self.held = Held(turn_id=claim.turn_id, epoch=claim.epoch)
         self._guard = guard
@@ -48,15 +50,18 @@ class Execution:
         self._loop = asyncio.get_running_loop()
         self._stopped: Stop | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._log = _log.bind(
-            member=claim.member, team=claim.team_id, session=claim.session_id, turn=claim.turn_id, epoch=claim.epoch
-        )
+        self._bound = _log.bind(**ids_of(claim))
+        self._step = step
         self._began = time.monotonic()
         self._name = claim.execution
         self._guard.renewed(self._name, valid_until - self._began)
         self.task = asyncio.ensure_future(work)
         self._expect(valid_until)
-        self._log.info("turn claimed", step=claim.step)
+        self._log.info("turn claimed")
+
+    @property
+    def _log(self) -> structlog.stdlib.BoundLogger:
+        return self._bound.bind(step=self._step())
 
     def renewed(self, valid_until: float) -> None:
         """On the heartbeat's thread: the guard learns it first, whatever the event loop is doing."""

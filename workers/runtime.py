@@ -42,7 +42,7 @@ from workers.models import Conversation, Models
 from workers.pulse import Pulse
 from workers.recent import Recent
 from workers.slots import Slots
-from workers.steps import Attempts, Turn, describe
+from workers.steps import Attempts, Turn, describe, ids_of
 
 _log = structlog.stdlib.get_logger(__name__)
 
@@ -257,7 +257,8 @@ class Runtime:
         if claim.history_after:
             conversation = offered[claim.session_id]
         self._conversations.drop(claim.session_id)
-        await self._execute(claim, conversation, sent_at + renewal_bound(claim.limits.lease_seconds))
+        with structlog.contextvars.bound_contextvars(**ids_of(claim)):
+            await self._execute(claim, conversation, sent_at + renewal_bound(claim.limits.lease_seconds))
         return True
 
     async def _execute(self, claim: Claim, conversation: Conversation, valid_until: float) -> None:
@@ -288,6 +289,7 @@ class Runtime:
             valid_until=valid_until,
             deadlines=deadlines,
             wedged=self._retire,
+            step=lambda: turn.step,
         )
         self._executions.add(execution)
         self._heartbeat.hold(execution)

@@ -5,13 +5,12 @@ import traceback
 from typing import Final, Protocol
 
 import structlog
-from pydantic import ValidationError
 
 from config import faults
+from config.logs import detail_of
 from team.model.claims import AnswerResult, BoundaryResult, Claim
 from team.model.content import text_of
-from team.model.errors import ConfigurationInvalid, CoordinatorUnreachable, TeamError, TurnFenced
-from team.model.events import first_fault
+from team.model.errors import ConfigurationInvalid, CoordinatorUnreachable, TurnFenced
 from team.model.history import HistoryEntry
 from workers.calls import Calls
 from workers.checkout import LocalTools
@@ -69,9 +68,9 @@ class Turn:
         self._deadlines = deadlines
         self._compaction = Compaction(claim)
         self._calls = Calls(claim, writer, tools, drain, deadlines)
-        self._log = _log.bind(
-            member=claim.member, team=claim.team_id, session=claim.session_id, turn=claim.turn_id, epoch=claim.epoch
-        )
+        self._log = _log.bind(**ids_of(claim))
+        self.step = claim.step
+        """The step that the turn is at; 0 before its first one."""
 
     async def run(self) -> str:
         """Run to the end of the claim.
@@ -119,11 +118,18 @@ class Turn:
     async def _continue_step(self, claim: Claim) -> str | None:
         if not claim.answered:
             return await self._step(claim.step)
+        self._at(claim.step)
         await self._calls.recover(claim.pending)
         return await self._release() if self._drain.expired else None
 
+    def _at(self, step: int) -> None:
+        self.step = step
+        # For whatever is logged below, in any module, on behalf of this turn.
+        structlog.contextvars.bind_contextvars(step=step)
+
     async def _step(self, step: int) -> str | None:
         """One model request and its calls; None when the turn goes on to its next boundary."""
+        self._at(step)
         if self._drain.begun:
             return await self._release()
         answered = await self._answer(step)
@@ -239,15 +245,18 @@ class Turn:
         return "failed"
 
 
+def ids_of(claim: Claim) -> dict[str, str | int]:
+    """What every line about a claim names."""
+    return {
+        "team": claim.team_id,
+        "member": claim.member,
+        "session": claim.session_id,
+        "turn": claim.turn_id,
+        "epoch": claim.epoch,
+    }
+
+
 def describe(error: BaseException) -> dict[str, str]:
     """An exception for the log: where it happened, and of its text only what cannot quote a message or a secret."""
-    if isinstance(error, ValidationError):
-        text = first_fault(error)
-    elif isinstance(error, TeamError):
-        text = f"{error.code}: {error.message}"
-    elif isinstance(error, OSError):
-        text = error.strerror or ""
-    else:
-        text = ""
     frames = "".join(traceback.format_tb(error.__traceback__))
-    return {"error": type(error).__name__, "detail": text, "trace": frames}
+    return {"error": type(error).__name__, "detail": detail_of(error), "trace": frames}

@@ -4,7 +4,6 @@ Exit codes: 0 after an orderly end, 1 when the database stayed away or the end h
 configuration cannot work.
 """
 
-import logging
 import os
 import signal
 import socket
@@ -17,7 +16,7 @@ from types import FrameType
 import structlog
 import uvicorn
 
-from config import faults
+from config import faults, logs
 from config.settings import settings
 from team.api.coordinator import Coordinator
 from team.model.errors import ConfigurationInvalid, StoreUnavailable, TeamError
@@ -41,18 +40,9 @@ def main() -> int:
     """Serve until SIGTERM; what cannot work is told in one sentence on stderr."""
     # Until the server has its own: as the first process of a container it would not hear SIGTERM at all.
     signal.signal(signal.SIGTERM, _leave)
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
     try:
         configured = settings()
+        logs.configure(configured)
         faults.arm(configured.fault_points, configured.fault_dir)
         coordinator = Coordinator(configured)
         listener = _listen(configured.host, configured.port)
@@ -67,6 +57,7 @@ def main() -> int:
         uvicorn.Config(
             coordinator.application(),
             log_level="warning",
+            log_config=None,  # its lines go where all others go, and through the same mask
             access_log=False,
             timeout_graceful_shutdown=STOP_SECONDS,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,

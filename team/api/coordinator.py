@@ -26,6 +26,7 @@ from team.api.transfer_routes import transfer_router
 from team.api.usage_routes import usage_router
 from team.api.worker_routes import worker_router
 from team.dispatch.edges import EdgeSignals, EdgeSubscriber
+from team.dispatch.lines import tell
 from team.dispatch.loops import Loops
 from team.dispatch.metrics import Metrics
 from team.dispatch.outbox import Outbox
@@ -98,6 +99,7 @@ class Coordinator:
         self.outbox(effects)
         self.runner(effects)
         self.metrics(effects)
+        tell(effects)
 
     def start(self) -> None:
         self.outbox.start()

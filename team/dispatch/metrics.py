@@ -82,11 +82,11 @@ class Metrics:
             if seconds is not None:
                 self._wake.observe(seconds)
         for claimed in effects.claimed:
-            self._claims.labels(claimed.queue).inc()
-            self._dispatch.labels(claimed.queue).observe(claimed.queued_seconds)
-        for reason in effects.ended:
-            self._ended.labels(reason).inc()
-        self._lost.inc(effects.lost)
+            self._claims.labels(claimed.run.queue).inc()
+            self._dispatch.labels(claimed.run.queue).observe(claimed.queued_seconds)
+        for ended in effects.ended:
+            self._ended.labels(ended.reason).inc()
+        self._lost.inc(len(effects.lost))
         self._sessions.inc(effects.created)
         if effects.events:
             self._events.inc(effects.events)

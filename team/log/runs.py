@@ -40,6 +40,12 @@ class Run:
     dispatches: int
 
 
+def ids_of(run: Run) -> dict[str, str]:
+    """What every line of a log about a turn names, as far as it is known."""
+    found = {"team": run.team_id, "member": run.member, "session": run.session_id, "turn": run.turn_id}
+    return found if run.worker is None else {**found, "worker": run.worker}
+
+
 def find_run(connection: Connection, turn_id: str) -> Run | None:
     row = connection.execute(select(_run).where(_run.c.turn_id == turn_id)).one_or_none()
     return None if row is None else Run(*row)

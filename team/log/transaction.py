@@ -16,6 +16,7 @@ from config.settings import Settings
 from team.log import projections, sessions
 from team.log.database import Database
 from team.log.events import insert_events, read_event, read_intents
+from team.log.runs import Run
 from team.log.sessions import LockedSession
 from team.model.errors import SessionNotFound
 from team.model.events import EventData, FileIntended
@@ -42,8 +43,29 @@ class Queued:
 class Claimed:
     """A queued turn that a worker got, and how long it had been claimable."""
 
-    queue: str
+    run: Run
+    worker: str
+    epoch: int
     queued_seconds: float
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A turn that ended, and why; its row as it was, None where there was none."""
+
+    session_id: SessionId
+    turn_id: TurnId
+    run: Run | None
+    reason: str
+    code: str | None
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A claim whose worker was lost, and how often that was the turn's fate in this step."""
+
+    run: Run
+    losses: int
 
 
 @dataclass
@@ -62,8 +84,8 @@ class Effects:
     activity: set[TeamId] = field(default_factory=set[TeamId])
     claimed: list[Claimed] = field(default_factory=list[Claimed])
     woken: list[tuple[TeamId, int]] = field(default_factory=list[tuple[TeamId, int]])
-    ended: list[str] = field(default_factory=list[str])
-    lost: int = 0
+    ended: list[Ended] = field(default_factory=list[Ended])
+    lost: list[Lost] = field(default_factory=list[Lost])
     created: int = 0
     events: int = 0
     write_seconds: float = 0.0

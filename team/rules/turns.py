@@ -1,7 +1,7 @@
 """Turns: begin, step boundaries, answers, results, park, end (DESIGN section 5). Pure rules over a transaction."""
 
 from team.log import delegations, projections, runs, sessions, waits, workflows
-from team.log.transaction import Transaction
+from team.log.transaction import Ended, Lost, Transaction
 from team.model.claims import AnswerRequest, PendingCall
 from team.model.content import ContentBlock, ToolCallBlock
 from team.model.errors import TurnConflict, WaitAborted, error_json
@@ -97,7 +97,8 @@ def end(
     """
     header = tx.header(session_id)
     tx.append(session_id, TurnEnded(turn_id=turn.turn_id, reason=reason, code=code, message=message))
-    tx.effects.ended.append(reason)
+    run = runs.find_run(tx.connection, turn.turn_id)
+    tx.effects.ended.append(Ended(session_id, turn.turn_id, run, reason, code))
     for wait in waits.turn_waits(tx.connection, turn.turn_id):
         waits.take_wait(tx.connection, wait)
     awaited = delegations.drop_turn(tx.connection, turn.turn_id)
@@ -251,7 +252,7 @@ def park(tx: Transaction, session_id: SessionId, turn: TurnSlice, open_waits: li
 def lose(tx: Transaction, session_id: SessionId, turn: TurnSlice, run: runs.Run) -> None:
     """A worker is gone: queue the turn again, or end it when it has killed too many workers in a row."""
     losses = run.losses + 1
-    tx.effects.lost += 1
+    tx.effects.lost.append(Lost(run, losses))
     if losses < tx.settings.poison_losses:
         requeue(tx, turn, run, f"its worker was lost ({losses} in a row)", losses=losses)
         return

@@ -3,6 +3,8 @@
 import hmac
 from dataclasses import dataclass
 
+import structlog
+
 from team.log import runs
 from team.log.transaction import Transaction
 from team.model.errors import TurnConflict, TurnFenced
@@ -91,6 +93,8 @@ def require_claim(tx: Transaction, ref: ClaimRef) -> tuple[runs.Run, TurnSlice]:
         raise TurnFenced(f"The claim of epoch {ref.epoch} on {ref.turn_id} is over; stop its work and drop it.")
     turn = tx.open_turn(run.session_id)
     assert turn is not None
+    # For whatever the rest of this request logs; each request has a context of its own.
+    structlog.contextvars.bind_contextvars(**runs.ids_of(run), step=turn.step)
     return run, turn
 
 

@@ -9,7 +9,7 @@ from config.models import context_window
 from team.log import delegations, projections, runs, sessions
 from team.log.delegations import Delegation
 from team.log.events import read_history
-from team.log.runs import Run
+from team.log.runs import Run, ids_of
 from team.log.transaction import Claimed, Transaction
 from team.model.claims import Claim, ClaimRequest, Limits
 from team.model.errors import LogDamaged, ProfileUnknown
@@ -57,7 +57,7 @@ def claim_turn(store: Store, request: ClaimRequest) -> Claim | None:
                 if waiting is not None and waiting.ended_turn is None:
                     raise _LostChildError(candidate, waiting, error.message) from error
                 # Its very state is unreadable, so its turn cannot even be ended; everyone else goes on.
-                _log.error("turn passed over", turn=candidate.turn_id, fault=error.message)  # noqa: TRY400 -- the text says it all
+                _log.error("turn passed over", **ids_of(candidate), fault=error.message)  # noqa: TRY400 -- the text says it all
                 continue
             if claimed is not None:
                 try:
@@ -134,7 +134,7 @@ def _try_claim(store: Store, tx: Transaction, candidate: Run, request: ClaimRequ
     )
     if not claimed:
         return None
-    tx.effects.claimed.append(Claimed(run.queue, max(0.0, tx.now - run.state_since)))
+    tx.effects.claimed.append(Claimed(run, request.worker, run.epoch + 1, max(0.0, tx.now - run.state_since)))
     return runs.find_run(tx.connection, run.turn_id)
 
 

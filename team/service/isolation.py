@@ -24,5 +24,11 @@ def each(items: Iterable[_T], action: Callable[[_T], int], failed: str) -> int:
         except StoreUnavailable:
             raise
         except Exception:  # noqa: BLE001 -- also a defect that one item brings to light must not stop the rest
-            _log.exception(failed)
+            _log.exception(failed, **_ids(item))
     return done
+
+
+def _ids(item: object) -> dict[str, str]:
+    """The ids that an item has, whatever kind of row it is."""
+    found = {name: getattr(item, f"{name}_id", None) for name in ("team", "session", "turn")}
+    return {name: value for name, value in found.items() if isinstance(value, str)}

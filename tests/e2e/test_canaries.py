@@ -5,6 +5,7 @@ is recorded; the store is dumped; the logs are read.
 """
 
 import base64
+import json
 import os
 import re
 import sqlite3
@@ -128,7 +129,10 @@ def test_b04_c12_canaries_stay_where_they_belong(directory: Path, sandbox: str) 
     if sandbox == "auto":
         command += LOOK_AT_DATA.format(data=data)
     model = scenario(directory / "scenario.yaml", command)
-    with running_stack(directory, variables={**KEYS, "TEAM_SANDBOX": sandbox}) as stack, recorded(stack) as broker:
+    with (
+        running_stack(directory, variables={**KEYS, "TEAM_SANDBOX": sandbox, "TEAM_LOG_FORMAT": "json"}) as stack,
+        recorded(stack) as broker,
+    ):
         wait_until(lambda: "commands are" in logs(data), "the worker to tell whether it confines", 30)
         if sandbox == "auto" and "commands are confined" not in logs(data):
             pytest.skip("no sandbox works here")
@@ -154,6 +158,8 @@ def test_b04_c12_canaries_stay_where_they_belong(directory: Path, sandbox: str) 
         assert PROMPT not in text
         assert FILE not in text
     assert PROMPT in dumped(data)
+    assert not [secret for secret in secrets if secret in logs(data)]
+    assert_turns_named(data, session)
     for path in data.rglob("*"):
         if path.is_file():
             assert CANARIES.findall(path.read_bytes().decode("latin-1")) == [], path
@@ -161,6 +167,21 @@ def test_b04_c12_canaries_stay_where_they_belong(directory: Path, sandbox: str) 
     bodies = [entry.partition("\n")[2] for entry in broker if entry.startswith("LPUSH") and "team.turn" in entry]
     assert bodies
     assert max(len(body) for body in bodies) < 1024
+
+
+def assert_turns_named(data: Path, session: str) -> None:
+    """Both sides name the same turn with the same ids, and the worker that had it."""
+    told: dict[str, list[dict[str, Any]]] = {}
+    for path in (data / "logs").iterdir():
+        lines = [line for line in path.read_text(errors="replace").splitlines() if line.startswith("{")]
+        told[path.stem] = [entry for entry in map(json.loads, lines) if entry.get("turn")]
+    coordinator = {entry["event"]: entry for entry in told["coordinator"]}
+    worker = {entry["event"]: entry for name, entries in told.items() if name != "coordinator" for entry in entries}
+    ids = {name: coordinator["turn given"][name] for name in ("team", "member", "session", "turn", "worker")}
+    assert (ids["team"], ids["member"], ids["session"]) == (session, "lead", session)
+    for entry in (coordinator["turn ended"], worker["turn claimed"], worker["claim over"]):
+        assert {name: entry[name] for name in ids} == ids
+    assert worker["claim over"]["step"] == 2
 
 
 def logs(data: Path) -> str:

@@ -5,9 +5,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from team.dispatch.metrics import REMEMBERED_EDGES, REMEMBERED_TEAMS, EdgeTimes, Metrics
 from team.log.census import Census
-from team.log.transaction import Claimed, Effects
+from team.log.transaction import Claimed, Effects, Ended, Lost
 from team.model.errors import StoreUnavailable
 from team.model.ids import TeamId
+from tests.support.runs import RUN
 
 TEAM = TeamId("team-1")
 EMPTY = Census(turns={}, teams=0, oldest_queued_seconds={}, waits={})
@@ -31,9 +32,9 @@ def test_a_committed_transaction_is_counted() -> None:
     metrics(
         Effects(
             edges={TEAM: 3},
-            claimed=[Claimed("big", 0.2)],
-            ended=["completed", "error"],
-            lost=1,
+            claimed=[Claimed(RUN, "two", 2, 0.2)],
+            ended=[Ended(RUN.session_id, RUN.turn_id, RUN, reason, None) for reason in ("completed", "error")],
+            lost=[Lost(RUN, 1)],
             created=2,
             events=5,
             write_seconds=0.004,

@@ -15,8 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from team.dispatch.metrics import Metrics
 from team.log.census import Census
-from team.log.transaction import Claimed, Effects
+from team.log.transaction import Claimed, Effects, Ended
 from tests.support.architecture import ROOT
+from tests.support.runs import RUN
 
 MONITORING: Final = ROOT / "config" / "monitoring"
 PROMETHEUS_OWN: Final = frozenset({"up"})
@@ -41,7 +42,9 @@ def exposed() -> dict[str, set[str]]:
     """The labels of every sample that a coordinator and Flower really expose, by its name."""
     census = Census(turns={("queued", "q"): 1}, teams=1, oldest_queued_seconds={"q": 1.0}, waits={"wait-agent": 1})
     metrics = Metrics(lambda: census, lambda: {"q": 1})
-    metrics(Effects(claimed=[Claimed("q", 1.0)], ended=["error"]))
+    metrics(
+        Effects(claimed=[Claimed(RUN, "w", 1, 1.0)], ended=[Ended(RUN.session_id, RUN.turn_id, RUN, "error", None)])
+    )
     metrics.answered("GET", "/", 200, 0.1)
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(metrics.exposition().decode()):

@@ -87,6 +87,7 @@ def executing(
         valid_until=valid_until,
         deadlines=deadlines or Deadlines(answer_seconds=60, pause_seconds=60),
         wedged=wedged,
+        step=lambda: 1,
     )
 
 
