@@ -1,4 +1,4 @@
-"""`team mcp` as a real process, spoken to by the official client, before a real coordinator that restarts."""
+"""`team mcp` as a real process, spoken to by the official client, before a real coordinator that is killed once."""
 
 import json
 import os
@@ -73,7 +73,9 @@ async def call(client: Client, tool: str, key: str | None = None, **arguments: A
     return decoded
 
 
-def test_an_agent_over_stdio_reads_answers_and_repeats_no_call(coordinator: CoordinatorProcess) -> None:
+def test_an_agent_over_stdio_reads_answers_and_repeats_no_call_while_the_coordinator_is_replaced(
+    coordinator: CoordinatorProcess,
+) -> None:
     team = coordinator.lead()
     token = invite(coordinator, team)
 
@@ -87,6 +89,7 @@ def test_an_agent_over_stdio_reads_answers_and_repeats_no_call(coordinator: Coor
             assert await call(client, "read_messages", key="first") == read
             assert (await call(client, "read_messages"))["messages"] == []
             await call(client, "send_message", target="lead", message="seen")
+            coordinator.replace()
             refused = await call(client, "team_task_get", task_id="task-9")
             assert refused["error"]["code"] == "TEAM_TASK_NOT_FOUND"
             assert coordinator.client.post(f"/v1/teams/{team}/close").is_success

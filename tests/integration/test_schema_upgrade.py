@@ -35,7 +35,9 @@ def test_an_older_store_is_upgraded_with_its_open_turns(tmp_path: Path) -> None:
                 "SELECT session_id, seq, type, data FROM event ORDER BY session_id, seq"
             ).all()
             open_turns = reading.exec_driver_sql("SELECT turn_id, state FROM run ORDER BY turn_id").all()
+            invitations = reading.exec_driver_sql("SELECT count(*) FROM invite").scalar_one()
         assert revision == known_revisions()[-1]
+        assert invitations == 0
         assert [tuple(row) for row in kept] == events
         assert [tuple(row) for row in open_turns] == turns
     finally:

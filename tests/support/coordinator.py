@@ -29,7 +29,8 @@ class CoordinatorProcess:
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("TEAM_")}
         if "TEAM_TEST_RUN" in os.environ:
             inherited["TEAM_TEST_RUN"] = os.environ["TEAM_TEST_RUN"]
-        environment = {
+        self._directory = directory
+        self._environment = {
             **inherited,
             "PYTHONPATH": os.pathsep.join(filter(None, (str(REPOSITORY), inherited.get("PYTHONPATH")))),
             "TEAM_DATA_DIR": str(directory / "data"),
@@ -40,16 +41,25 @@ class CoordinatorProcess:
             "TEAM_PORT": str(self.port),
             **variables,
         }
+        self.process = self._start()
+        self.client = self.new_client()
+
+    def _start(self) -> subprocess.Popen[bytes]:
         with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, "-m", "team.api"],
-                cwd=directory,
-                env=environment,
+                cwd=self._directory,
+                env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
             )
-        self.client = self.new_client()
+
+    def replace(self) -> None:
+        """Kill it, and start another one at the same address; returns at once."""
+        self.process.kill()
+        self.process.wait(20)
+        self.process = self._start()
 
     def new_client(self) -> httpx2.Client:
         """One more client of the public API, with connections of its own."""

@@ -54,6 +54,24 @@ def claimed(message_id: str, number: int = 1) -> InboxClaimed:
     return InboxClaimed(message_id=MessageId(message_id), turn_id=TURN, step=number)
 
 
+class TestExternalMembers:
+    DESCRIBED = SubagentDescribed(mode="continuable", provider="external", label="guest")
+
+    def test_one_has_no_turns_and_claims_its_input_without_one(self) -> None:
+        log = Log(self.DESCRIBED, inserted("m"))
+        log.refuses(started(), "an external member has no turns")
+        log.refuses(InboxClaimed(message_id=MessageId("m"), turn_id=None, step=1), "names a step and no turn")
+        assert log.head.pending == 1
+        log.add(InboxClaimed(message_id=MessageId("m"), turn_id=None, step=None))
+        assert log.head.pending == 0
+        log.refuses(InboxClaimed(message_id=MessageId("m"), turn_id=None, step=None), "m")
+
+    def test_nobody_else_claims_input_without_a_turn(self) -> None:
+        unclaimed = InboxClaimed(message_id=MessageId("m"), turn_id=None, step=None)
+        Log(inserted("m")).refuses(unclaimed, "no external member")
+        Log(inserted("m"), started(), step()).refuses(unclaimed, "no external member")
+
+
 class TestOrder:
     def test_a_gap_is_refused(self) -> None:
         log = Log(started())

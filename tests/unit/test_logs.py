@@ -28,6 +28,8 @@ TEXT = "what somebody wrote to a member"
 def logging_as_before() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level, configuration = [*root.handlers], root.level, structlog.get_config()
+    # What runs operations of the coordinator in this process binds their ids for its request, which is the process.
+    structlog.contextvars.clear_contextvars()
     yield
     root.handlers[:], root.level = handlers, level
     structlog.configure(**configuration)
